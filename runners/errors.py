@@ -1,0 +1,30 @@
+"""What can go wrong, sorted by what the caller should do about it.
+
+RunnerError
++-- CandidateRejectedError    the engine cannot run this setting: learn it, do not retry
++-- MachineFaultError         the machine failed, not the setting: retry, teach nothing
++-- InvalidMeasurementError   it ran, but the numbers cannot be trusted: measure again
+"""
+
+
+class RunnerError(Exception):
+    """Base of everything a runner raises on purpose; the message is for people."""
+
+
+class CandidateRejectedError(RunnerError):
+    """The engine refused the setting, ran out of memory, or died under its load."""
+
+
+class MachineFaultError(RunnerError):
+    """No free GPU, a port in use, no model files: says nothing about the setting.
+
+    *lasting* faults will not go away by trying again.
+    """
+
+    def __init__(self, message: str, *, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.lasting = lasting
+
+
+class InvalidMeasurementError(RunnerError):
+    """The client was saturated, the outputs too short, the engine not the one we started."""

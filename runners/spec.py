@@ -1,0 +1,153 @@
+"""What a user may say about the engine and the traffic: the two tables every trial needs.
+
+These are the `[engine]` and `[workload]` tables of a study file, checked field by field.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from search_spaces.sglang import wrong_names
+
+NonNegativeInt = Annotated[int, Field(ge=0)]
+
+
+class Table(BaseModel):
+    """A table of the study file: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class EngineSpec(Table):
+    """The engine to tune and how to start it."""
+
+    kind: Literal["sglang", "emulated"]
+    model: str = Field(min_length=1)
+    launcher: Literal["process"] = "process"
+    command: tuple[str, ...] = ()  # words before the flags; empty: the usual one for this kind
+    flags: tuple[str, ...] = ()  # fixed for every trial
+    env: dict[str, str] = Field(default_factory=dict)
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None  # default: any free one
+    startup_timeout_s: PositiveFloat = 900.0
+    stop_grace_s: PositiveFloat = 40.0
+    # the emulated engine only
+    hardware: str | None = None
+    speed: PositiveFloat = 1.0  # emulated seconds per second of wall clock
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if problems := wrong_names(self.flags):
+            raise ValueError("; ".join(problems))
+        if self.kind == "emulated" and self.hardware is None:
+            raise ValueError(
+                "hardware must name what to emulate, found nothing; see 'tuner emulate --list'"
+            )
+        if self.kind == "sglang" and (self.hardware is not None or self.speed != 1.0):
+            raise ValueError(
+                'hardware and speed belong to kind = "emulated", found them with "sglang"'
+            )
+        return self
+
+    @property
+    def emulated(self) -> bool:
+        """True when no figure of this engine is a measurement of real hardware."""
+        return self.kind == "emulated"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs one launch needs: tp x pp x dp, none for an emulated engine or a CPU one."""
+        if self.emulated or self._flag("--device") == "cpu":
+            return 0
+        sizes = (self._flag("--tp-size"), self._flag("--pp-size"), self._flag("--dp-size"))
+        gpus = 1
+        for size in sizes:
+            gpus *= int(size or 1)
+        return gpus
+
+    def _flag(self, name: str) -> str | None:
+        for i, word in enumerate(self.flags):
+            if word == name and i + 1 < len(self.flags):
+                return self.flags[i + 1]
+            if word.startswith(name + "="):
+                return word.partition("=")[2]
+        return None
+
+
+class Shape(Table):
+    """One kind of request: its lengths in tokens, and the prefixes it shares with others."""
+
+    share: PositiveFloat = 1.0
+    input_tokens: PositiveInt
+    output_tokens: PositiveInt
+    prefix_groups: NonNegativeInt = 0  # how many different prefixes are in use; 0: none
+    prefix_tokens: NonNegativeInt = 0  # length of the shared part, inside input_tokens
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.prefix_groups == 0) != (self.prefix_tokens == 0):
+            raise ValueError(
+                "prefix_groups and prefix_tokens go together, found "
+                f"prefix_groups = {self.prefix_groups}, prefix_tokens = {self.prefix_tokens}"
+            )
+        if self.prefix_tokens >= self.input_tokens:
+            raise ValueError(
+                "prefix_tokens must be below input_tokens, found "
+                f"{self.prefix_tokens} and {self.input_tokens}"
+            )
+        return self
+
+
+class LoadSpec(Table):
+    """How the requests are sent: *concurrency* slots, each with a fixed number of rounds.
+
+    Warm-up rounds are thrown away; they run at the same concurrency with other prompts and hand
+    over to the measured rounds without a pause.
+    """
+
+    kind: Literal["closed"] = "closed"
+    concurrency: PositiveInt
+    rounds: PositiveInt
+    warmup_rounds: PositiveInt = 1
+    first_token_timeout_s: PositiveFloat = 120.0
+    stall_timeout_s: PositiveFloat = 60.0
+    total_timeout_s: PositiveFloat = 600.0
+
+
+class WorkloadSpec(Table):
+    """The traffic: the shapes of the requests, the seed that fixes them, and the load."""
+
+    kind: Literal["fixed", "mixed"]
+    seed: NonNegativeInt = 0
+    vocabulary: PositiveInt | None = None  # token ids are below it; default: the model's, or 32000
+    input_tokens: PositiveInt | None = None
+    output_tokens: PositiveInt | None = None
+    prefix_groups: NonNegativeInt = 0
+    prefix_tokens: NonNegativeInt = 0
+    shapes: tuple[Shape, ...] = ()
+    load: LoadSpec
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind == "fixed" and (self.input_tokens is None or self.output_tokens is None):
+            raise ValueError('kind = "fixed" needs input_tokens and output_tokens')
+        if self.kind == "fixed" and self.shapes:
+            raise ValueError('kind = "fixed" takes no shapes; use kind = "mixed"')
+        if self.kind == "mixed" and not self.shapes:
+            raise ValueError('kind = "mixed" needs at least one [[workload.shapes]], found none')
+        if self.kind == "mixed" and (self.input_tokens or self.output_tokens):
+            raise ValueError('kind = "mixed" takes its lengths from [[workload.shapes]]')
+        self.all_shapes()  # a fixed shape is checked as one of many would be
+        return self
+
+    def all_shapes(self) -> tuple[Shape, ...]:
+        """Return the shapes; a fixed workload has one."""
+        if self.kind == "mixed" or self.input_tokens is None or self.output_tokens is None:
+            return self.shapes
+        return (
+            Shape(
+                input_tokens=self.input_tokens,
+                output_tokens=self.output_tokens,
+                prefix_groups=self.prefix_groups,
+                prefix_tokens=self.prefix_tokens,
+            ),
+        )

@@ -1,0 +1,209 @@
+"""SGLang's knobs as data: what each may be, the flags it becomes, and names that are not SGLang's.
+
+Facts are those of SGLang 0.5.23. A knob that is not in the table is written as the flag itself,
+with its two dashes (`"--stream-interval"`), so that a misspelt knob is never taken for a flag.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search_spaces.candidate import Candidate
+from search_spaces.parameter import Parameter, Value
+from search_spaces.space import Rule, SearchSpace
+
+DEFAULT_MAX_PREFILL_TOKENS = 16384
+
+POLICIES = (
+    "fcfs",
+    "lpm",
+    "dfs-weight",
+    "lof",
+    "hrrn",
+    "random",
+    "routing-key",
+    "shortest-prefill-first",
+)
+CACHE_AWARE_POLICIES = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One knob of the table: the type of its values, its sane limits, and its flag."""
+
+    name: str
+    flag: str
+    type: type[int] | type[float] | type[str]
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    why_not_less: str = ""
+
+
+KNOBS = {
+    knob.name: knob
+    for knob in (
+        Knob(name="schedule_policy", flag="--schedule-policy", type=str, choices=POLICIES),
+        Knob(
+            name="max_running_requests",
+            flag="--max-running-requests",
+            type=int,
+            least=1,
+            why_not_less="SGLang would silently run 1",
+        ),
+        Knob(name="token_budget", flag="--chunked-prefill-size", type=int, least=1),
+        Knob(
+            name="mem_fraction_static",
+            flag="--mem-fraction-static",
+            type=float,
+            least=0.05,
+            most=0.99,
+            why_not_less="SGLang does not check this value and would die while it starts",
+        ),
+        Knob(
+            name="schedule_conservativeness",
+            flag="--schedule-conservativeness",
+            type=float,
+            least=0,
+        ),
+        Knob(name="page_size", flag="--page-size", type=int, least=1),
+    )
+}
+
+# Flags that articles and other engines name, and what SGLang has instead.
+WRONG_NAMES = {
+    "--max-num-batched-tokens": "vLLM's name; SGLang has --chunked-prefill-size and "
+    "--max-prefill-tokens (the knob token_budget sets both)",
+    "--max-num-seqs": "vLLM's name; SGLang has --max-running-requests",
+    "--gpu-memory-utilization": "vLLM's name; SGLang has --mem-fraction-static, which counts "
+    "weights and KV cache only: do not copy the number",
+    "--enable-prefix-caching": "vLLM's name; SGLang's prefix cache is on unless "
+    "--disable-radix-cache is given",
+    "--radix-trees": "the radix cache is on by default; --disable-radix-cache turns it off",
+    "--cuda-graph-max-bs": "renamed to --cuda-graph-max-bs-decode and --cuda-graph-max-bs-prefill",
+    "--cuda-graph-bs": "renamed to --cuda-graph-bs-decode and --cuda-graph-bs-prefill",
+    "--tp": "an abbreviation; write --tp-size",
+    "--dp": "an abbreviation; write --dp-size",
+    "--pp": "an abbreviation; write --pp-size",
+}
+
+
+def flags(candidate: Candidate) -> list[str]:
+    """Return the command-line words that ask SGLang for *candidate*, in a fixed order."""
+    return [word for name, value in candidate.items for word in _flag(name, value)]
+
+
+def flag_names(knob: str) -> tuple[str, ...]:
+    """Return the flags that *knob* sets."""
+    if knob == "token_budget":
+        return ("--chunked-prefill-size", "--max-prefill-tokens")
+    return (KNOBS[knob].flag,) if knob in KNOBS else (knob,)
+
+
+def wrong_names(words: Sequence[str]) -> list[str]:
+    """Say for each flag in *words* that SGLang does not have what it has instead."""
+    named = (word.partition("=")[0] for word in words)
+    return [f"SGLang has no flag {n}: {WRONG_NAMES[n]}" for n in named if n in WRONG_NAMES]
+
+
+def parameter_problems(parameter: Parameter) -> list[str]:
+    """Say in words which of *parameter*'s values SGLang cannot take."""
+    name = parameter.name
+    if name.startswith("--"):
+        return wrong_names([name])
+    if name not in KNOBS:
+        known = ", ".join(KNOBS)
+        return [f"{name} is not a knob of SGLang; known are {known}, or a flag such as '--NAME'"]
+    return [
+        problem
+        for value in _ends(parameter)
+        if (problem := _value_problem(KNOBS[name], value)) is not None
+    ]
+
+
+def value_problems(candidate: Candidate) -> list[str]:
+    """Say in words which knobs of *candidate* hold values that SGLang cannot take."""
+    checks = (
+        _value_problem(KNOBS[name], value) for name, value in candidate.items if name in KNOBS
+    )
+    return [problem for problem in checks if problem is not None]
+
+
+def space(parameters: Sequence[Parameter], fixed_flags: Sequence[str] = ()) -> SearchSpace:
+    """Return the space of *parameters* beside the engine's *fixed_flags*, with SGLang's rules."""
+    return SearchSpace(parameters=tuple(parameters), rules=rules(fixed_flags))
+
+
+def rules(fixed_flags: Sequence[str]) -> tuple[Rule, ...]:
+    """Return what SGLang demands of several knobs at once, given the *fixed_flags*."""
+    page = int(_fixed_value(fixed_flags, "--page-size") or 1)
+    cache_off = "--disable-radix-cache" in fixed_flags
+    return (
+        Rule(
+            says="page_size must divide token_budget",
+            holds=lambda c: _number(c, "token_budget", 0) % _number(c, "page_size", page) == 0,
+        ),
+        Rule(
+            says="a cache-aware schedule_policy needs the radix cache, which --disable-radix-cache"
+            " turns off: SGLang would run fcfs instead",
+            holds=lambda c: not (cache_off and _policy(c) in CACHE_AWARE_POLICIES),
+        ),
+    )
+
+
+def _flag(name: str, value: Value) -> list[str]:
+    if name == "token_budget":
+        most = max(int(value), DEFAULT_MAX_PREFILL_TOKENS)
+        return ["--chunked-prefill-size", str(value), "--max-prefill-tokens", str(most)]
+    flag = KNOBS[name].flag if name in KNOBS else name
+    if isinstance(value, bool):
+        return [flag] if value else []
+    return [flag, str(value)]
+
+
+def _ends(parameter: Parameter) -> tuple[Value, ...]:
+    values = getattr(parameter, "values", None)
+    if values is not None:
+        return tuple(values)
+    low, high = parameter.low, parameter.high  # type: ignore[union-attr]  # not a Choice
+    return (low, high)
+
+
+def _value_problem(knob: Knob, value: Value) -> str | None:
+    if knob.choices:
+        if value in knob.choices:
+            return None
+        known = ", ".join(knob.choices)
+        hint = " (SGLang lists it, but dies when it starts)" if value == "priority" else ""
+        return f"{knob.name} must be one of {known}, found {value!r}{hint}"
+    if type(value) is not knob.type and not (knob.type is float and type(value) is int):
+        return f"{knob.name} must be {_TYPE_NAMES[knob.type]}, found {value!r}"
+    return _limit_problem(knob, float(value))
+
+
+def _limit_problem(knob: Knob, value: float) -> str | None:
+    if knob.least is not None and value < knob.least:
+        why = f": {knob.why_not_less}" if knob.why_not_less else ""
+        return f"{knob.name} must be at least {knob.least:g}, found {value:g}{why}"
+    if knob.most is not None and value > knob.most:
+        return f"{knob.name} must be at most {knob.most:g}, found {value:g}"
+    return None
+
+
+_TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", str: "a word"}
+
+
+def _number(candidate: Candidate, name: str, absent: int) -> int:
+    return int(candidate[name]) if name in candidate else absent
+
+
+def _policy(candidate: Candidate) -> str:
+    return str(candidate["schedule_policy"]) if "schedule_policy" in candidate else "fcfs"
+
+
+def _fixed_value(words: Sequence[str], flag: str) -> str | None:
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if word == flag:
+            return following
+        if word.startswith(flag + "="):
+            return word.partition("=")[2]
+    return None
