@@ -3,11 +3,12 @@
 These are the `[engine]` and `[workload]` tables of a study file, checked field by field.
 """
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
-from search_spaces.sglang import wrong_names
+from search_spaces.sglang import fixed_value, wrong_names
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
@@ -56,21 +57,10 @@ class EngineSpec(Table):
     @property
     def gpus(self) -> int:
         """GPUs one launch needs: tp x pp x dp, none for an emulated engine or a CPU one."""
-        if self.emulated or self._flag("--device") == "cpu":
+        if self.emulated or fixed_value(self.flags, "--device") == "cpu":
             return 0
-        sizes = (self._flag("--tp-size"), self._flag("--pp-size"), self._flag("--dp-size"))
-        gpus = 1
-        for size in sizes:
-            gpus *= int(size or 1)
-        return gpus
-
-    def _flag(self, name: str) -> str | None:
-        for i, word in enumerate(self.flags):
-            if word == name and i + 1 < len(self.flags):
-                return self.flags[i + 1]
-            if word.startswith(name + "="):
-                return word.partition("=")[2]
-        return None
+        sizes = ("--tp-size", "--pp-size", "--dp-size")
+        return math.prod(int(fixed_value(self.flags, size) or 1) for size in sizes)
 
 
 class Shape(Table):

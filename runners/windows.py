@@ -1,4 +1,4 @@
-"""What the engine and the GPUs did while the measured requests ran: sums and peaks of one window."""
+"""What the engine and the GPUs did while the measured requests ran: sums and peaks."""
 
 from dataclasses import dataclass
 

@@ -135,7 +135,7 @@ def space(parameters: Sequence[Parameter], fixed_flags: Sequence[str] = ()) -> S
 
 def rules(fixed_flags: Sequence[str]) -> tuple[Rule, ...]:
     """Return what SGLang demands of several knobs at once, given the *fixed_flags*."""
-    page = int(_fixed_value(fixed_flags, "--page-size") or 1)
+    page = int(fixed_value(fixed_flags, "--page-size") or 1)
     cache_off = "--disable-radix-cache" in fixed_flags
     return (
         Rule(
@@ -200,10 +200,11 @@ def _policy(candidate: Candidate) -> str:
     return str(candidate["schedule_policy"]) if "schedule_policy" in candidate else "fcfs"
 
 
-def _fixed_value(words: Sequence[str], flag: str) -> str | None:
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+def fixed_value(words: Sequence[str], flag: str) -> str | None:
+    """Return the value that *words* give *flag*, None when they do not name it."""
+    for i, word in enumerate(words):
         if word == flag:
-            return following
+            return words[i + 1] if i + 1 < len(words) else ""
         if word.startswith(flag + "="):
             return word.partition("=")[2]
     return None

@@ -94,7 +94,7 @@ def test_rules_know_the_fixed_flags() -> None:
 )
 def test_an_empty_or_senseless_range_is_refused(build: object) -> None:
     """A range nobody can draw from is an error where it is written, not where it is used."""
-    with pytest.raises(ValueError, match="^k: "):
+    with pytest.raises(ValueError, match=r"^k: "):
         build()  # type: ignore[operator]
 
 
