@@ -1,0 +1,202 @@
+"""The only truth about a study: one JSON object a line, on disk before anyone else learns of it.
+
+A line that a crash cut in half is not part of the journal; everything before it is.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from objectives import Objective
+from runners import Measured, Outcome, outcome_from_json, outcome_to_json
+from search_spaces import Candidate
+from tuner.trial import Launch, Trial
+
+
+class JournalError(Exception):
+    """The journal on disk is not one of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """How the study began."""
+
+    study_id: str
+    at: str
+    spec: Mapping[str, Any]  # the study file as plain data
+    workload_sha256: str
+    prefix_sharing: float  # share of prompt tokens that an endless prefix cache would find
+    tuner_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """How the study ended, the last time it ran."""
+
+    at: str
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """All that a journal tells."""
+
+    opened: Opened
+    trials: tuple[Trial, ...]  # in the order in which they ended
+    lost: tuple[Launch, ...]  # launched, and the tuner died before they ended
+    pending: tuple[Launch, ...]  # launched, and neither ended nor given up
+    closed: Closed | None
+
+
+class Journal:
+    """Appends to a study's journal; use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        _cut_half_line(self._path)
+        self._file = self._path.open("ab")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def opened(self, opened: Opened) -> None:
+        """Remember how the study began."""
+        self._append("opened", opened.at, _without_at(opened))
+
+    def launched(self, launch: Launch, *, at: str) -> None:
+        """Remember that *launch* is on its way."""
+        self._append("launched", at, _launch_to_json(launch))
+
+    def finished(self, number: int, outcome: Outcome, *, took_s: float, at: str) -> None:
+        """Remember what came of launch *number*."""
+        data = {"number": number, "took_s": took_s, "outcome": outcome_to_json(outcome)}
+        self._append("finished", at, data)
+
+    def lost(self, number: int, *, at: str) -> None:
+        """Remember that launch *number* was given up because the tuner had died."""
+        self._append("lost", at, {"number": number})
+
+    def closed(self, closed: Closed) -> None:
+        """Remember how the study ended."""
+        self._append("closed", closed.at, _without_at(closed))
+
+    def _append(self, event: str, at: str, data: Mapping[str, Any]) -> None:
+        if self._file is None:
+            raise RuntimeError("a journal must be entered before anything is appended")
+        line = json.dumps({"event": event, "at": at, **data}, allow_nan=False)
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def read_journal(path: Path, objective: Objective) -> History:
+    """Read a study's past and judge it by *objective*.
+
+    Raises:
+        JournalError: the file is not a journal of ours.
+    """
+    events = list(_events(path))
+    if not events or events[0].get("event") != "opened":
+        raise JournalError(f"{path}: a journal must begin with 'opened', found something else")
+    return _history(events, objective)
+
+
+def read_opened(path: Path) -> Opened | None:
+    """Return how the study of this journal began, None when there is no journal yet."""
+    first = next(_events(path), None) if path.exists() else None
+    if first is None:
+        return None
+    if first.get("event") != "opened":
+        raise JournalError(f"{path}: a journal must begin with 'opened', found something else")
+    return _opened(first)
+
+
+def _history(events: list[dict[str, Any]], objective: Objective) -> History:
+    launches: dict[int, tuple[Launch, str]] = {}
+    trials: list[Trial] = []
+    lost: list[Launch] = []
+    closed = None
+    for event in events[1:]:
+        match event["event"]:
+            case "launched":
+                launches[event["number"]] = (_launch_from_json(event), event["at"])
+            case "finished":
+                launch, at = launches.pop(event["number"])
+                trials.append(_trial(launch, at, event, objective))
+            case "lost":
+                lost.append(launches.pop(event["number"])[0])
+            case "closed":
+                closed = Closed(at=event["at"], verdict=event["verdict"], reason=event["reason"])
+            case other:
+                raise JournalError(
+                    f"a journal holds no event {other!r}: was it written by a newer tuner?"
+                )
+    return History(
+        opened=_opened(events[0]),
+        trials=tuple(trials),
+        lost=tuple(lost),
+        pending=tuple(launch for launch, _ in launches.values()),
+        closed=closed,
+    )
+
+
+def _trial(launch: Launch, at: str, event: Mapping[str, Any], objective: Objective) -> Trial:
+    outcome = outcome_from_json(event["outcome"])
+    score = objective.judge(outcome.measurement) if isinstance(outcome, Measured) else None
+    return Trial(
+        launch=launch, outcome=outcome, score=score, took_s=event["took_s"], started_at=at
+    )
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            return  # cut in half by a crash
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            raise JournalError(f"{path}, line {number}: not a line of JSON ({error})") from error
+        yield event
+
+
+def _cut_half_line(path: Path) -> None:
+    if not path.exists():
+        return
+    whole = path.read_bytes()
+    end = whole.rfind(b"\n") + 1
+    if end < len(whole):
+        os.truncate(path, end)
+
+
+def _opened(event: Mapping[str, Any]) -> Opened:
+    return Opened(**{k: v for k, v in event.items() if k != "event"})
+
+
+def _without_at(value: Opened | Closed) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__ if name != "at"}
+
+
+def _launch_to_json(launch: Launch) -> dict[str, Any]:
+    return {
+        "number": launch.number,
+        "stage": launch.stage,
+        "candidate": launch.candidate.values(),
+        "fingerprint": launch.candidate.fingerprint,
+    }
+
+
+def _launch_from_json(event: Mapping[str, Any]) -> Launch:
+    return Launch(
+        number=event["number"],
+        stage=event["stage"],
+        candidate=Candidate.of(event["candidate"]),
+    )
