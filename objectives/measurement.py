@@ -1,8 +1,11 @@
 """The facts one run of one candidate gave us."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
+
+INFINITE = "inf"  # how an infinite value, a request that timed out, is written in JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +91,25 @@ class Measurement:
         return {name: value for name, value in found.items() if value is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data that `from_json` takes back."""
-        return asdict(self)
+        """Return plain data that `from_json` takes back; JSON has no infinity, so it is "inf"."""
+        plain = asdict(self)
+        ends = {name: _finite(interval) for name, interval in plain["intervals"].items()}
+        return {**_finite(plain), "intervals": ends}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild what `to_json` gave out."""
-        intervals = {name: Interval(**ends) for name, ends in data["intervals"].items()}
-        return cls(**{**data, "intervals": intervals})
+        ends = data["intervals"].items()
+        intervals = {name: Interval(**_numbers(interval)) for name, interval in ends}
+        return cls(**{**_numbers(data), "intervals": intervals})
+
+
+def _finite(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: INFINITE if value == math.inf else value for key, value in plain.items()}
+
+
+def _numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: math.inf if value == INFINITE else value for key, value in plain.items()}
 
 
 METRICS: tuple[str, ...] = tuple(

@@ -1,13 +1,14 @@
 """What the load client writes down about each request, and about itself."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import orjson
 
 WARMUP, MEASURED, FILLER = "warmup", "measured", "filler"
+UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +16,9 @@ class RequestRecord:
     """One request as the client saw it. Times are seconds on one clock that starts at 0.
 
     *failure* is None for a success: status 200, no error in the stream, its terminal marker, a
-    finish reason and exactly the output length asked for. *chunk_times_s* are the arrivals of
-    the chunks that carried content; *late* marks a time-out, which counts as infinitely late.
+    finish reason and exactly the output length asked for. UNFINISHED is a request the client cut
+    itself when the load ended; it blames nobody. *chunk_times_s* are the arrivals of the chunks
+    that carried content; *late* marks a time-out, which counts as infinitely late.
     """
 
     id: int
@@ -62,12 +64,16 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientReport:
-    """How the load client itself fared while it measured (wall clock, never scaled)."""
+    """How the load client itself fared while it measured (wall clock, never scaled).
+
+    *gave_up* says why the client ended early, before every measured request was sent.
+    """
 
     wall_s: float
     cpu_s: float
     loop_lag_p99_ms: float
     connections: int
+    gave_up: str | None = None
 
     @property
     def cpu_share(self) -> float:
@@ -78,7 +84,7 @@ class ClientReport:
 def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
     """Write one JSON object a line."""
     with path.open("wb") as out:
-        out.writelines(orjson.dumps(asdict(r), option=orjson.OPT_APPEND_NEWLINE) for r in records)
+        out.writelines(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)
 
 
 def read_records(path: Path) -> Iterator[RequestRecord]:
