@@ -1,0 +1,87 @@
+"""What /proc says about processes: who descends from whom, who carries a mark, what they hold."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from runners.guardian import tree
+
+PROC = Path("/proc")
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the living descendants of *pid*, children before their parents."""
+    return tree(pid)
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """Yield *pid* and everything above it."""
+    while pid > 0:
+        yield pid
+        pid = parent(pid) or 0
+
+
+def parent(pid: int) -> int | None:
+    """Return the parent of *pid*, None when it has ended."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[1])
+
+
+def alive(pid: int) -> bool:
+    """True while *pid* runs; a process that ended and was not collected yet does not."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] not in {"Z", "X"}
+
+
+def name(pid: int) -> str:
+    """Return the short name of *pid*, as `ps` shows it."""
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "ended"
+
+
+def marked(variable: str, value: str) -> list[int]:
+    """Return our user's living processes that were started with *variable* set to *value*."""
+    mark = f"{variable}={value}".encode()
+    return [pid for pid in _all() if mark in _environment(pid).split(b"\0") and alive(pid)]
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """Yield what the descriptors of *pid* point at; nothing when we may not look."""
+    try:
+        entries = list((PROC / str(pid) / "fd").iterdir())
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return
+    for entry in entries:
+        try:
+            yield str(entry.readlink())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # closed while we looked
+
+
+def holders(file: str) -> list[int]:
+    """Return the processes that have *file* open, as far as we may look."""
+    return [pid for pid in _all() if file in open_files(pid)]
+
+
+def _all() -> list[int]:
+    return [int(entry.name) for entry in os.scandir(PROC) if entry.name.isdigit()]
+
+
+def _environment(pid: int) -> bytes:
+    directory = PROC / str(pid)
+    try:
+        if directory.stat().st_uid != os.getuid():
+            return b""
+        return (directory / "environ").read_bytes()
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return b""
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()  # the name before it may hold anything

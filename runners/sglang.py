@@ -1,0 +1,71 @@
+"""How SGLang, or our emulation of it, is started: the command line and the environment."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+
+from runners.spec import EngineSpec
+from search_spaces import Candidate
+from search_spaces import sglang as knobs
+
+HOST = "127.0.0.1"
+# What we set for every launch, and a user's flags therefore may not.
+OUR_FLAGS = ("--model-path", "--model", "--host", "--port")
+NO_TELEMETRY = {"DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+REDACTED = "(redacted)"
+
+
+def command(engine: EngineSpec, candidate: Candidate, port: int) -> list[str]:
+    """Return the words that start *engine* with the settings of *candidate* on *port*."""
+    return [
+        *base_command(engine),
+        *("--model-path", engine.model, "--host", HOST, "--port", str(port)),
+        *(() if "--enable-metrics" in engine.flags else ("--enable-metrics",)),
+        *engine.flags,
+        *knobs.flags(candidate),  # last, so that a knob wins over a fixed flag
+    ]
+
+
+def base_command(engine: EngineSpec) -> tuple[str, ...]:
+    """Return the words before the flags that every engine takes."""
+    if not engine.emulated:
+        return engine.command or ("python3", "-m", "sglang.launch_server")
+    words = engine.command or (sys.executable, "-m", "runners.emulated")
+    emulation = ("--emulated-hardware", str(engine.hardware), "--emulated-speed")
+    return (*words, *emulation, f"{engine.speed:g}")
+
+
+def reserved_flags(engine: EngineSpec) -> list[str]:
+    """Return the fixed flags of *engine* that are ours to set."""
+    return [word for word in engine.flags if word.partition("=")[0] in OUR_FLAGS]
+
+
+def environment(
+    engine: EngineSpec, names: Sequence[str], outer: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the engine's whole environment: of *outer* only what is named.
+
+    A worker's own variables must not leak: Ray sets OMP_NUM_THREADS and many more.
+    """
+    kept = {name: outer[name] for name in (*names, "CUDA_VISIBLE_DEVICES") if name in outer}
+    return {**NO_TELEMETRY, **kept, **engine.env}
+
+
+def shell_line(words: Sequence[str]) -> str:
+    """Return *words* as a line to paste into a shell."""
+    return shlex.join(words)
+
+
+def shell_assignments(engine: EngineSpec) -> str:
+    """Return what must stand before the launch line in a shell, with its trailing space."""
+    return "".join(f"{name}={shlex.quote(value)} " for name, value in engine.env.items())
+
+
+def redacted(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return *variables* with the values hidden whose names sound like a secret's."""
+    return {
+        name: REDACTED if any(word in name.upper() for word in SECRET_WORDS) else value
+        for name, value in variables.items()
+    }
