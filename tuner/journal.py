@@ -48,6 +48,7 @@ class History:
     opened: Opened
     trials: tuple[Trial, ...]  # in the order in which they ended
     lost: tuple[Launch, ...]  # launched, and the tuner died before they ended
+    dropped: tuple[Launch, ...]  # broken off by the user
     pending: tuple[Launch, ...]  # launched, and neither ended nor given up
     closed: Closed | None
 
@@ -84,6 +85,10 @@ class Journal:
     def lost(self, number: int, *, at: str) -> None:
         """Remember that launch *number* was given up because the tuner had died."""
         self._append("lost", at, {"number": number})
+
+    def dropped(self, number: int, *, at: str) -> None:
+        """Remember that the user broke off launch *number*."""
+        self._append("dropped", at, {"number": number})
 
     def closed(self, closed: Closed) -> None:
         """Remember how the study ended."""
@@ -124,6 +129,7 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
     launches: dict[int, tuple[Launch, str]] = {}
     trials: list[Trial] = []
     lost: list[Launch] = []
+    dropped: list[Launch] = []
     closed = None
     for event in events[1:]:
         match event["event"]:
@@ -134,6 +140,8 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
                 trials.append(_trial(launch, at, event, objective))
             case "lost":
                 lost.append(launches.pop(event["number"])[0])
+            case "dropped":
+                dropped.append(launches.pop(event["number"])[0])
             case "closed":
                 closed = Closed(at=event["at"], verdict=event["verdict"], reason=event["reason"])
             case other:
@@ -144,6 +152,7 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
         opened=_opened(events[0]),
         trials=tuple(trials),
         lost=tuple(lost),
+        dropped=tuple(dropped),
         pending=tuple(launch for launch, _ in launches.values()),
         closed=closed,
     )

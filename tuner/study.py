@@ -68,7 +68,8 @@ class Study:
     plan: Plan
     trials: tuple[Trial, ...] = ()
     pending: tuple[Launch, ...] = ()
-    lost: tuple[Launch, ...] = ()
+    lost: tuple[Launch, ...] = ()  # the tuner died meanwhile
+    dropped: tuple[Launch, ...] = ()  # broken off by the user
     exhausted: frozenset[str] = frozenset()  # stages in which nothing new is left to try
 
     def with_pending(self, launch: Launch) -> Self:
@@ -80,11 +81,13 @@ class Study:
         pending = tuple(p for p in self.pending if p.number != trial.number)
         return replace(self, pending=pending, trials=(*self.trials, trial))
 
-    def with_lost(self, number: int) -> Self:
-        """Return this study with a launch given up that nobody will finish."""
-        gone = tuple(p for p in self.pending if p.number == number)
-        pending = tuple(p for p in self.pending if p.number != number)
-        return replace(self, pending=pending, lost=(*self.lost, *gone))
+    def with_lost(self) -> Self:
+        """Return this study with all launches on their way given up: the tuner had died."""
+        return replace(self, pending=(), lost=(*self.lost, *self.pending))
+
+    def with_dropped(self) -> Self:
+        """Return this study with all launches on their way broken off by the user."""
+        return replace(self, pending=(), dropped=(*self.dropped, *self.pending))
 
     def with_exhausted(self, stage: str) -> Self:
         """Return this study knowing that *stage* has nothing new to try."""
@@ -93,9 +96,7 @@ class Study:
     @property
     def next_number(self) -> int:
         """The number of the next launch."""
-        numbers = [t.number for t in self.trials]
-        numbers += [launch.number for launch in (*self.pending, *self.lost)]
-        return max(numbers, default=-1) + 1
+        return max((launch.number for launch in self._launches()), default=-1) + 1
 
     @property
     def spent_s(self) -> float:
@@ -175,8 +176,11 @@ class Study:
         return self._is_grid(stage) and next(self._untried(stage, base), None) is None
 
     def _asked(self, stage: str) -> set[str]:
-        launches = (*(t.launch for t in self.trials), *self.pending, *self.lost)
-        return {launch.candidate.fingerprint for launch in launches if launch.stage == stage}
+        return {ln.candidate.fingerprint for ln in self._launches() if ln.stage == stage}
+
+    def _launches(self) -> tuple[Launch, ...]:
+        ended = tuple(trial.launch for trial in self.trials)
+        return (*ended, *self.pending, *self.lost, *self.dropped)
 
     def _is_grid(self, stage: StagePlan) -> bool:
         return all(isinstance(self.plan.space[name], Choice) for name in stage.knobs)
@@ -194,8 +198,7 @@ class Study:
 
     def known(self) -> set[str]:
         """Return the fingerprints of all candidates that were ever launched."""
-        launches = (*(t.launch for t in self.trials), *self.pending, *self.lost)
-        return {launch.candidate.fingerprint for launch in launches}
+        return {launch.candidate.fingerprint for launch in self._launches()}
 
     def _decide(self, stage: StagePlan, base: Candidate) -> Decision:
         pool = [t for t in self.trials if t.score is not None and self._speaks_for(stage, base, t)]
@@ -232,7 +235,7 @@ class Study:
         """Return the launch to repeat: its machine failed, its number was no good, it was lost."""
         settled = self._settled()
         running = {p.candidate.fingerprint for p in self.pending}
-        for launch in (*(t.launch for t in self.trials), *self.lost):
+        for launch in self._launches():
             if launch.candidate.fingerprint not in settled | running:
                 return Try(launch.stage, launch.candidate)
         return None

@@ -1,0 +1,170 @@
+"""Ray Tune runs the launches. The only file that imports ray.
+
+Ray's own experiment state is thrown away: the journal is the truth, and a study is resumed by
+running a new experiment over it (restoring Ray's would measure again what was already told).
+Call `tuner.switches.set_switches` before importing this file.
+"""
+
+import json
+import logging
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.search import Searcher
+
+from runners import Faulted, Outcome, TrialSpec, outcome_from_json, outcome_to_json
+from tuner.loop import Loop
+from tuner.study import Stop, Wait
+from tuner.trial import Launch
+
+LOCAL = "local"
+STOP_FILE = "stop-requested"
+SCRATCH = ".ray"
+OUTCOME, TOOK = "outcome", "took_s"
+
+
+def run_launches(
+    loop: Loop,
+    spec_of: Callable[[Launch], TrialSpec],
+    *,
+    gpus: int,
+    address: str,
+    folder: Path,
+) -> None:
+    """Run the loop's launches as Ray Tune trials until it says stop.
+
+    A trial asks for one CPU and *gpus* GPUs in one bundle. *address* is "local" or an existing
+    cluster's. Every node must see the study's *folder*: Ctrl-C or SIGTERM writes a file there, at
+    which running trials stop their engines.
+    """
+    stop_file = folder / STOP_FILE
+    with (
+        _interruptible(loop, stop_file),
+        _cluster(address, loop.parallel),
+        _scratch(folder / SCRATCH) as scratch,
+    ):
+        tune.Tuner(
+            tune.with_resources(_trial, tune.PlacementGroupFactory([_bundle(gpus)])),
+            tune_config=tune.TuneConfig(
+                search_alg=StudySearcher(loop, spec_of, stop_file),
+                num_samples=-1,
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(name="study", storage_path=str(scratch), verbose=0),
+        ).fit()
+
+
+class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
+    """The loop behind Ray's interface; holds nothing that a restart would miss."""
+
+    def __init__(
+        self, loop: Loop, spec_of: Callable[[Launch], TrialSpec], stop_file: Path
+    ) -> None:
+        super().__init__(metric=TOOK, mode="min")
+        self._loop = loop
+        self._spec_of = spec_of
+        self._stop_file = stop_file
+        self._numbers: dict[str, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles its searcher; the journal is our state
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Return the next launch as a trial's config, None to wait, FINISHED to stop."""
+        match self._loop.next_launch():
+            case Launch() as launch:
+                self._numbers[trial_id] = launch.number
+                return {"spec": self._spec_of(launch), "stop_file": str(self._stop_file)}
+            case Wait():
+                return None
+            case Stop():
+                return str(Searcher.FINISHED)
+
+    def on_trial_complete(
+        self,
+        trial_id: str,
+        result: dict[str, Any] | None = None,
+        error: bool = False,  # noqa: FBT001, FBT002 -- Ray's signature
+    ) -> None:
+        """Tell the loop; a launch that was broken off by an interruption stays untold."""
+        outcome, took_s = _read_report(result, error=error)
+        if not (self._loop.interrupted and isinstance(outcome, Faulted)):
+            self._loop.ended(self._numbers.pop(trial_id), outcome, took_s=took_s)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing: the journal is our state."""
+        Path(checkpoint_path).touch()
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Refuse: a study is resumed from its journal."""
+        raise RuntimeError(f"a study is resumed from its journal, not from {checkpoint_path}")
+
+
+def _trial(config: Mapping[str, Any]) -> None:
+    """Run in a Ray worker: try one candidate and report what came of it."""
+    from runners.trial import run_trial
+
+    began = time.monotonic()
+    outcome = run_trial(config["spec"], cancelled=Path(config["stop_file"]).exists)
+    took_s = time.monotonic() - began
+    tune.report({OUTCOME: json.dumps(outcome_to_json(outcome)), TOOK: took_s})
+
+
+def _read_report(result: dict[str, Any] | None, *, error: bool) -> tuple[Outcome, float]:
+    if error or not result or OUTCOME not in result:
+        return Faulted(reason="the Ray worker died while it ran the launch"), 0.0
+    return outcome_from_json(json.loads(result[OUTCOME])), float(result[TOOK])
+
+
+def _bundle(gpus: int) -> dict[str, float]:
+    return {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
+
+
+@contextmanager
+def _cluster(address: str, parallel: int) -> Iterator[None]:
+    mine = {"num_cpus": parallel + 1, "include_dashboard": False} if address == LOCAL else {}
+    ray.init(address=address, log_to_driver=False, configure_logging=False, **mine)
+    for name in ("ray", "ray.tune", "ray.train"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _interruptible(loop: Loop, stop_file: Path) -> Iterator[None]:
+    """Turn the first Ctrl-C or SIGTERM into a clean stop; a second Ctrl-C is Python's own."""
+    stop_file.unlink(missing_ok=True)
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if loop.interrupted and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        loop.interrupted = True
+        stop_file.touch()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        stop_file.unlink(missing_ok=True)

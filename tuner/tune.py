@@ -1,0 +1,280 @@
+"""The main job: a study file goes in, the winner and the reasons come out.
+
+Everything is resumed from the journal: run the same study again and it goes on where it was.
+"""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from runners import TrialSpec
+from tuner import __version__
+from tuner.bad_input import BadInputError
+from tuner.journal import Closed, History, Journal, JournalError, Opened, read_journal, read_opened
+from tuner.loop import Loop, Watcher
+from tuner.plan import Plan, StagePlan
+from tuner.preflight import problems, resolved
+from tuner.study import Stop, Study
+from tuner.study_file import StudyFile
+from tuner.study_folder import StudyFolder
+from tuner.switches import set_switches
+from tuner.trial import Launch
+
+# What may change between two runs over one study: how much is spent, and where it is shown.
+MAY_CHANGE = ("search.launches", "search.hours", "search.stages", "tracking", "cluster", "study")
+
+
+class Verdict(Enum):
+    """How a study ended; the value is the exit code of the command line."""
+
+    FOUND = 0
+    INFEASIBLE = 3
+    FAULTED = 4
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What a run over a study came to."""
+
+    verdict: Verdict
+    reason: str
+    study: Study
+    folder: StudyFolder
+    notes: tuple[str, ...] = ()  # what went wrong beside the tuning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run over a study."""
+
+    file: StudyFile
+    file_path: Path
+    folder: StudyFolder
+    watchers: tuple[Watcher, ...] = ()
+    allow_different_env: bool = False
+    say: Callable[[str], None] = lambda _: None
+
+
+def check(file: StudyFile) -> None:
+    """Refuse a study that cannot work.
+
+    Raises:
+        BadInputError: one sentence for each thing that is wrong.
+    """
+    if found := list(problems(file)):
+        raise BadInputError("\n".join(found))
+
+
+def tune(job: Job) -> Ending:
+    """Run a study to its end, or to an interruption.
+
+    Raises:
+        BadInputError: the study cannot begin or go on as asked.
+    """
+    check(job.file)
+    names = tuple(sorted(os.environ))  # before ours and Ray's join them: the engine gets these
+    set_switches(os.environ, local_ray=job.file.cluster.address == "local")
+    with job.folder.locked():
+        opened = _open(job)
+        with Journal(job.folder.journal) as journal:
+            return _run(job, journal, opened, names)
+
+
+def plan_of(file: StudyFile) -> Plan:
+    """Return what the study file lets the search spend, and on what."""
+    stages = tuple(
+        StagePlan(name=s.name, knobs=s.knobs, launches=s.launches, at=s.at) for s in file.stages()
+    )
+    return Plan(
+        space=file.space(),
+        stages=stages,
+        launches=file.search.launches,
+        budget_s=file.search.hours * 3600,
+    )
+
+
+def study_of(file: StudyFile, history: History) -> Study:
+    """Return the study as its journal tells it."""
+    return Study(
+        plan=plan_of(file),
+        trials=history.trials,
+        pending=history.pending,
+        lost=history.lost,
+        dropped=history.dropped,
+    )
+
+
+def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> Ending:
+    from tuner.export_process import ExportProcess
+    from tuner.optuna_strategy import OptunaStrategy
+    from tuner.ray_tune import run_launches
+
+    file, objective = job.file, job.file.objective.objective()
+    history = read_journal(job.folder.journal, objective)
+    tracking, experiment = file.tracking, file.tracking.experiment or file.study.name
+    with ExportProcess(job.folder.root, tracking.uri, experiment) as exporter:
+        loop = Loop(
+            study=study_of(file, history),
+            strategy=OptunaStrategy(sampler=file.search.sampler, seed=file.search.seed),
+            objective=objective,
+            journal=journal,
+            now=now,
+            watchers=(*job.watchers, exporter),
+            parallel=file.cluster.parallel,
+        )
+        _clear_up(opened.study_id, loop, job.say)
+        if isinstance(step := loop.study.next_step(), Stop):
+            stop = step
+        else:
+            run_launches(
+                loop,
+                lambda launch: _spec(job, opened, launch, names),
+                gpus=file.engine.gpus,
+                address=file.cluster.address,
+                folder=job.folder.root,
+            )
+            stop = _stopped(loop)
+        return _close(job, journal, loop, stop, exporter)
+
+
+def _open(job: Job) -> Opened:
+    """Begin the study, or find it begun the same way."""
+    try:
+        opened = read_opened(job.folder.journal)
+    except JournalError as error:
+        raise BadInputError(str(error)) from error
+    if opened is None:
+        return _begin(job)
+    _refuse_other_study(job, opened)
+    _refuse_other_environment(job)
+    return opened
+
+
+def _begin(job: Job) -> Opened:
+    from runners.environment import as_text
+    from runners.workload import plan, prefix_sharing, vocabulary_of, write_plan
+
+    workload = job.file.workload
+    known = workload.vocabulary or vocabulary_of(job.file.engine.model)
+    requests = plan(workload, known or 32000)
+    taken = _environment(job)
+    job.folder.environment.write_text(json.dumps(taken, indent=1, default=str))
+    job.folder.environment_text.write_text(as_text(taken))
+    if job.file_path != job.folder.copy_of(job.file_path):
+        shutil.copyfile(job.file_path, job.folder.copy_of(job.file_path))
+    opened = Opened(
+        study_id=uuid.uuid4().hex,
+        at=now(),
+        spec=job.file.model_dump(mode="json"),
+        workload_sha256=write_plan(job.folder.workload, requests),
+        prefix_sharing=prefix_sharing(requests),
+        tuner_version=__version__,
+    )
+    with Journal(job.folder.journal) as journal:
+        journal.opened(opened)
+    return opened
+
+
+def _refuse_other_study(job: Job, opened: Opened) -> None:
+    before, after = _flat(opened.spec), _flat(job.file.model_dump(mode="json"))
+    for key in sorted(before.keys() | after.keys()):
+        if key.startswith(MAY_CHANGE) or before.get(key) == after.get(key):
+            continue
+        raise BadInputError(
+            f"a study keeps its settings from beginning to end, found {key} changed from "
+            f"{before.get(key)!r} to {after.get(key)!r}: give the new one another study.name, "
+            f"or remove {job.folder.root}"
+        )
+
+
+def _refuse_other_environment(job: Job) -> None:
+    from runners.environment import differences
+
+    if job.allow_different_env or not job.folder.environment.exists():
+        return
+    if found := differences(json.loads(job.folder.environment.read_text()), _environment(job)):
+        raise BadInputError(
+            "trials of one study must have run in one environment, found differences since it "
+            f"began: {'; '.join(found)}. Begin a new study, or go on with --allow-different-env"
+        )
+
+
+def _environment(job: Job) -> dict[str, Any]:
+    from runners.environment import interpreter_of, snapshot
+
+    command = resolved(job.file.engine).command
+    return snapshot(interpreter_of(command) if command else None, repository=Path(__file__).parent)
+
+
+def _clear_up(study_id: str, loop: Loop, say: Callable[[str], None]) -> None:
+    """End what a dead tuner left running, and count its launches as lost."""
+    from runners.janitor import sweep
+
+    if killed := sweep(study_id):
+        say(f"ended {len(killed)} processes that an earlier run of this study left behind")
+    loop.give_up_lost()
+
+
+def _spec(job: Job, opened: Opened, launch: Launch, names: tuple[str, ...]) -> TrialSpec:
+    root = StudyFolder(job.folder.root.resolve())
+    return TrialSpec(
+        study_id=opened.study_id,
+        number=launch.number,
+        candidate=launch.candidate.values(),
+        engine=resolved(job.file.engine),
+        workload=job.file.workload,
+        workload_path=root.workload,
+        workload_sha256=opened.workload_sha256,
+        folder=root.launch(launch.number),
+        environment_names=names,
+    )
+
+
+def _stopped(loop: Loop) -> Stop:
+    step = loop.next_launch() if loop.interrupted else loop.study.next_step()
+    return step if isinstance(step, Stop) else Stop("the cluster stopped early", fault=True)
+
+
+def _close(job: Job, journal: Journal, loop: Loop, stop: Stop, exporter: Any) -> Ending:
+    from tuner.report import write_report
+
+    loop.drop_pending()
+    verdict = _verdict(loop, stop)
+    journal.closed(Closed(at=now(), verdict=verdict.name.lower(), reason=stop.reason))
+    write_report(job.folder.root)
+    trouble = exporter.finish(timeout_s=60.0)
+    notes = () if trouble is None else (f"not everything is in MLflow yet: {trouble}",)
+    return Ending(
+        verdict=verdict, reason=stop.reason, study=loop.study, folder=job.folder, notes=notes
+    )
+
+
+def _verdict(loop: Loop, stop: Stop) -> Verdict:
+    if loop.interrupted:
+        return Verdict.INTERRUPTED
+    if loop.study.best() is not None and not stop.fault:
+        return Verdict.FOUND
+    return Verdict.FAULTED if stop.fault else Verdict.INFEASIBLE
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def now() -> str:
+    """Return the time of day, ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
