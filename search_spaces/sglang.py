@@ -105,19 +105,14 @@ def wrong_names(words: Sequence[str]) -> list[str]:
     return [f"SGLang has no flag {n}: {WRONG_NAMES[n]}" for n in named if n in WRONG_NAMES]
 
 
-def parameter_problems(parameter: Parameter) -> list[str]:
-    """Say in words which of *parameter*'s values SGLang cannot take."""
-    name = parameter.name
+def name_problems(name: str) -> list[str]:
+    """Say in words why *name* is not a knob: neither in the table nor a flag of SGLang."""
     if name.startswith("--"):
         return wrong_names([name])
     if name not in KNOBS:
         known = ", ".join(KNOBS)
         return [f"{name} is not a knob of SGLang; known are {known}, or a flag such as '--NAME'"]
-    return [
-        problem
-        for value in _ends(parameter)
-        if (problem := _value_problem(KNOBS[name], value)) is not None
-    ]
+    return []
 
 
 def value_problems(candidate: Candidate) -> list[str]:
@@ -158,14 +153,6 @@ def _flag(name: str, value: Value) -> list[str]:
     if isinstance(value, bool):
         return [flag] if value else []
     return [flag, str(value)]
-
-
-def _ends(parameter: Parameter) -> tuple[Value, ...]:
-    values = getattr(parameter, "values", None)
-    if values is not None:
-        return tuple(values)
-    low, high = parameter.low, parameter.high  # type: ignore[union-attr]  # not a Choice
-    return (low, high)
 
 
 def _value_problem(knob: Knob, value: Value) -> str | None:

@@ -59,7 +59,7 @@ class OptunaStrategy:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         distributions = {n: _distribution(study.plan.space[n]) for n in ask.stage.knobs}
         past = optuna.create_study(
-            direction="maximize", sampler=self._make_sampler(seed=self._seed + study.next_number)
+            direction="maximize", sampler=self._make_sampler(seed=self._seed + study.used)
         )
         for trial in _told(study, ask, distributions):
             past.add_trial(trial)

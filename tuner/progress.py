@@ -14,7 +14,6 @@ from tuner.trial import Launch, Trial
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.live import Live
 
 MOST_ROWS = 15
 GUESS = "?"

@@ -23,6 +23,7 @@ from ray.tune.search import Searcher
 from runners import Faulted, Outcome, TrialSpec, outcome_from_json, outcome_to_json
 from tuner.loop import Loop
 from tuner.study import Stop, Wait
+from tuner.study_folder import PHASE
 from tuner.trial import Launch
 
 LOCAL = "local"
@@ -113,7 +114,13 @@ def _trial(config: Mapping[str, Any]) -> None:
     from runners.trial import run_trial
 
     began = time.monotonic()
-    outcome = run_trial(config["spec"], cancelled=Path(config["stop_file"]).exists)
+    spec: TrialSpec = config["spec"]
+
+    def show(doing: str) -> None:
+        (spec.folder / PHASE).write_text(doing, encoding="utf-8")
+
+    spec.folder.mkdir(parents=True, exist_ok=True)
+    outcome = run_trial(spec, show, cancelled=Path(config["stop_file"]).exists)
     took_s = time.monotonic() - began
     tune.report({OUTCOME: json.dumps(outcome_to_json(outcome)), TOOK: took_s})
 

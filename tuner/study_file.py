@@ -10,7 +10,16 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 
 from objectives import METRICS, Limit, ThroughputUnderLimits
 from runners.spec import EngineSpec, NonNegativeInt, Table, WorkloadSpec
-from search_spaces import Choice, FloatRange, IntRange, Parameter, SearchSpace, Value, sglang
+from search_spaces import (
+    Candidate,
+    Choice,
+    FloatRange,
+    IntRange,
+    Parameter,
+    SearchSpace,
+    Value,
+    sglang,
+)
 from tuner.bad_input import BadInputError, explain
 
 FAILED_SHARE = 0.01  # more failed requests than this break every study's limits
@@ -87,8 +96,12 @@ class SearchTable(Table):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, values in self.knobs.items():
-            if problems := sglang.parameter_problems(parameter(name, values)):
-                raise ValueError("; ".join(problems))
+            ends = (values.low, values.high) if isinstance(values, Range) else values
+            settings = [Candidate.of({name: end}) for end in ends]
+            problems = [p for setting in settings for p in sglang.value_problems(setting)]
+            if found := sglang.name_problems(name) or problems:
+                raise ValueError(f"knobs.{name}: {'; '.join(found)}")
+            parameter(name, values)  # a range that is empty is refused where it is written
         for stage in self.stages:
             for name in (*stage.knobs, *stage.at):
                 if name not in self.knobs:
@@ -139,17 +152,19 @@ class StudyFile(Table):
                     raise ValueError(
                         f"search.knobs.{name} sets {flag}, and engine.flags fixes it: keep one"
                     )
-        spent = 1 + sum(stage.launches for stage in self.stages())
-        if self.search.stages and spent > self.search.launches:
+        stages = self.stages()
+        spent = 1 + sum(stage.launches for stage in stages)
+        searched = {name for stage in stages for name in stage.knobs}
+        if spent > self.search.launches or len(searched) < len(self.search.knobs):
             raise ValueError(
-                f"search.launches must cover the baseline and all stages, which is {spent}, "
-                f"found {self.search.launches}"
-            )
-        if not any(stage.launches for stage in self.stages()):
-            raise ValueError(
-                f"search.launches must leave room after the baseline, found {self.search.launches}"
+                "search.launches must cover the baseline and every stage, found "
+                f"{self.search.launches}; baseline and stages ({_named(stages)}) take {spent}"
+                + "".join(f", and no stage moves {name}" for name in self._left_out(searched))
             )
         return self
+
+    def _left_out(self, searched: set[str]) -> list[str]:
+        return [name for name in self.search.knobs if name not in searched]
 
     def space(self) -> SearchSpace:
         """Return every setting the search may launch."""
@@ -163,6 +178,10 @@ class StudyFile(Table):
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages as written, or the usual ones: policy, the rest, policy again."""
         return self.search.stages or tuple(_usual_stages(self.search, self.workload))
+
+
+def _named(stages: tuple[Stage, ...]) -> str:
+    return ", ".join(f"{stage.name}: {stage.launches}" for stage in stages)
 
 
 def load_study_file(path: Path) -> StudyFile:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.bad_input import BadInputError
+from tuner.trial import Launch
+
+PHASE = "phase"  # the file in which a running launch says what it is doing
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,13 @@ class StudyFolder:
     def launch(self, number: int) -> Path:
         """Return the folder of launch *number*."""
         return self.root / "launches" / f"{number:03d}"
+
+    def phase(self, launch: Launch) -> str:
+        """Return what a running launch says it is doing."""
+        try:
+            return (self.launch(launch.number) / PHASE).read_text(encoding="utf-8")
+        except OSError:
+            return "waiting for a worker"
 
     def copy_of(self, study_file: Path) -> Path:
         """Return where the study file is kept beside what came of it."""
@@ -75,3 +85,18 @@ def _take(lock: int, root: Path) -> None:
         ) from error
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
+
+
+def find_folder(study: Path) -> StudyFolder:
+    """Return the folder that *study*, a study file or the folder itself, stands for.
+
+    Raises:
+        BadInputError: nothing was run there yet.
+    """
+    from tuner.study_file import load_study_file
+
+    root = study if study.is_dir() else load_study_file(study).folder()
+    folder = StudyFolder(root)
+    if not folder.journal.exists():
+        raise BadInputError(f"nothing was run yet: {folder.journal} does not exist")
+    return folder

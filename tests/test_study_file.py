@@ -1,0 +1,138 @@
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from search_spaces import Choice, FloatRange, IntRange
+from tuner.bad_input import BadInputError
+from tuner.study_file import StudyFile, load_study_file
+
+TEMPLATES = Path(__file__).parent.parent / "tuner" / "templates"
+
+STUDY = """
+[study]
+name = "s"
+[engine]
+kind = "emulated"
+model = "Llama-3.1-8B"
+hardware = "A100-80G"
+[workload]
+kind = "fixed"
+input_tokens = 64
+output_tokens = 16
+[workload.load]
+concurrency = 8
+rounds = 4
+[objective.limits]
+ttft_p95_ms = 500
+[search]
+launches = 10
+[search.knobs]
+schedule_policy = ["fcfs", "lpm"]
+max_running_requests = { low = 2, high = 64, log = true }
+"""
+
+
+def load(folder: Path, text: str, name: str = "study.toml") -> StudyFile:
+    path = folder / name
+    path.write_text(text)
+    return load_study_file(path)
+
+
+def test_the_templates_are_studies() -> None:
+    """What `tuner init` writes passes the check it is followed by."""
+    for template in sorted(TEMPLATES.glob("*.toml")):
+        assert load_study_file(template).study.name
+
+
+def test_yaml_says_the_same_as_toml(tmp_path: Path) -> None:
+    """A study may be written either way and means the same."""
+    as_yaml = yaml.safe_dump(tomllib.loads(STUDY))
+
+    assert load(tmp_path, as_yaml, "study.yaml") == load(tmp_path, STUDY)
+
+
+def test_knobs_are_typed_by_what_they_are(tmp_path: Path) -> None:
+    """A list is a choice, whole ends make a whole-number knob, a share of memory is a number."""
+    text = STUDY + "mem_fraction_static = { low = 0.5, high = 0.9, step = 0.05 }\n"
+    policy, running, memory = load(tmp_path, text).space().parameters
+
+    assert policy == Choice(name="schedule_policy", values=("fcfs", "lpm"))
+    assert running == IntRange(name="max_running_requests", low=2, high=64, log=True)
+    assert memory == FloatRange(name="mem_fraction_static", low=0.5, high=0.9, step=0.05)
+
+
+def test_policy_first_then_the_rest_then_policy_again(tmp_path: Path) -> None:
+    """The usual stages keep the users' order, within the launches allowed."""
+    file = load(tmp_path, STUDY)
+    stages = file.stages()
+
+    assert [s.name for s in stages] == ["policy", "capacity", "policy again"]
+    assert 1 + sum(s.launches for s in stages) == file.search.launches
+    assert stages[0].at == {"max_running_requests": 4}  # half the users wait: policies differ
+
+
+def test_failed_requests_are_always_limited(tmp_path: Path) -> None:
+    """Nobody has to ask that failures count: a fast engine that drops requests never wins."""
+    limits = {x.metric: x.at_most for x in load(tmp_path, STUDY).objective.objective().limits}
+
+    assert limits == {"failed_share": 0.01, "ttft_p95_ms": 500}
+
+
+WRONG: list[tuple[Callable[[str], str], str]] = [
+    (lambda t: t.replace("rounds = 4", "rouns = 4"), "workload.load.rounds is missing"),
+    (lambda t: t.replace("rounds = 4", "rouns = 4"), "did you mean 'rounds'?"),
+    (
+        lambda t: t.replace("rounds = 4", 'rounds = "4"'),
+        "workload.load.rounds must be a valid int",
+    ),
+    (lambda t: t.replace("low = 2", "low = 99"), "low must not be above high, found low = 99"),
+    (lambda t: t.replace("low = 2", "low = 0"), "must be at least 1, found 0"),
+    (lambda t: t.replace("ttft_p95_ms", "ttft_p95"), "did you mean 'ttft_p95_ms'?"),
+    (lambda t: t.replace('"lpm"', '"priority"'), "dies when it starts"),
+    (
+        lambda t: t.replace("max_running_requests", "max_runing_requests"),
+        "is not a knob of SGLang",
+    ),
+    (
+        lambda t: t.replace("launches = 10", "launches = 1"),
+        "must cover the baseline and every stage",
+    ),
+    (
+        lambda t: t.replace("launches = 10", "launches = 0"),
+        "search.launches must be greater than 0",
+    ),
+    (lambda t: t.replace('hardware = "A100-80G"', ""), "hardware must name what to emulate"),
+    (
+        lambda t: t.replace("[engine]", '[engine]\nflags = ["--radix-trees"]'),
+        "no flag --radix-trees",
+    ),
+    (
+        lambda t: t.replace("[engine]", '[engine]\nflags = ["--schedule-policy", "lof"]'),
+        "engine.flags fixes it: keep one",
+    ),
+    (lambda t: t.replace('name = "s"', 'name = "a/b"'), "study.name"),
+    (lambda t: t.replace("[study]", "[study"), "not valid TOML"),
+    (lambda t: t.replace("ttft_p95_ms = 500", "ttft_p95_ms = {}"), "either at_most or at_least"),
+]
+
+
+@pytest.mark.parametrize(("damage", "says"), WRONG)
+def test_a_mistake_gets_a_sentence_with_its_place(
+    tmp_path: Path, damage: Callable[[str], str], says: str
+) -> None:
+    """Every mistake is named with its place in the file; nothing is guessed or dropped."""
+    assert damage(STUDY) != STUDY
+    with pytest.raises(BadInputError) as caught:
+        load(tmp_path, damage(STUDY))
+
+    assert says in str(caught.value)
+    assert str(tmp_path / "study.toml") in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """A wrong path is a sentence, not a traceback."""
+    with pytest.raises(BadInputError, match=r"nowhere\.toml: cannot be read"):
+        load_study_file(tmp_path / "nowhere.toml")

@@ -1,0 +1,38 @@
+"""MLflow's own pages on the store a study writes to."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tuner.bad_input import BadInputError
+from tuner.switches import set_switches
+
+SQLITE = "sqlite:///"
+
+
+def serve(uri: str, *, port: int) -> int:
+    """Serve the pages on the loopback interface until interrupted; return the exit code.
+
+    Raises:
+        BadInputError: the store is a server already, or does not exist yet.
+    """
+    if uri.startswith(("http://", "https://")):
+        raise BadInputError(f"the runs are on a tracking server: open {uri} in a browser")
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+        raise BadInputError(
+            f"nothing is recorded yet: {uri} does not exist; run 'tuner tune' first"
+        )
+    environment = dict(os.environ)
+    set_switches(environment, local_ray=True)
+    environment.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+    words = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1"]
+    try:
+        ended = subprocess.run(
+            [sys.executable, *words, "--port", str(port), "--workers", "1"],
+            env=environment,
+            check=False,
+        )
+    except KeyboardInterrupt:
+        return 0
+    return ended.returncode
