@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runners.errors import CandidateRejectedError, MachineFaultError, RunnerError
-from search_spaces.sglang import WRONG_NAMES
+from search_spaces.sglang import wrong_names
 
 LONGEST = 300  # characters of the engine's own words in a reason
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -78,9 +78,9 @@ class Rule:
 
 def _unknown_flags(match: re.Match[str], ending: Ending) -> RunnerError:
     names = [w.partition("=")[0] for w in match[1].split() if w.startswith("-")]
-    hints = [f"{name} is {WRONG_NAMES[name]}" for name in names if name in WRONG_NAMES]
-    said = f"the engine does not know {', '.join(names) or _short(match[1])}"
-    return _blame(names, "; ".join([said, *hints]), ending)
+    known = wrong_names(names)
+    said = known or [f"the engine does not know {', '.join(names) or _short(match[1])}"]
+    return _blame(names, "; ".join(said), ending)
 
 
 def _refused_value(match: re.Match[str], ending: Ending) -> RunnerError:

@@ -56,8 +56,8 @@ def open_files(pid: int) -> Iterator[str]:
     for entry in entries:
         try:
             yield str(entry.readlink())
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # closed while we looked
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue  # closed while we looked, or not ours to see
 
 
 def holders(file: str) -> list[int]:

@@ -11,7 +11,7 @@ from search_spaces import sglang as knobs
 
 HOST = "127.0.0.1"
 # What we set for every launch, and a user's flags therefore may not.
-OUR_FLAGS = ("--model-path", "--model", "--host", "--port")
+OUR_FLAGS = ("--model-path", "--model", "--host", "--port", "--api-key")
 NO_TELEMETRY = {"DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 REDACTED = "(redacted)"
@@ -60,7 +60,8 @@ def shell_line(words: Sequence[str]) -> str:
 
 def shell_assignments(engine: EngineSpec) -> str:
     """Return what must stand before the launch line in a shell, with its trailing space."""
-    return "".join(f"{name}={shlex.quote(value)} " for name, value in engine.env.items())
+    shown = redacted(engine.env)
+    return "".join(f"{name}={shlex.quote(value)} " for name, value in shown.items())
 
 
 def redacted(variables: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from runners.windows import EngineWindow
 
 SMOKE_PROMPT, SMOKE_TOKENS = [10, 11, 12], 2  # ids that every vocabulary has
 OK, SERVER_ERROR = 200, 500
+IDLE_LIMIT_S = 60.0
 NOT_YET = (408, 425, 429)
 COUNTERS = {
     "prompt_tokens": "sglang:prompt_tokens_total",
@@ -92,18 +93,18 @@ class SGLangApi:
         """Return everything the server says about its own settings."""
         return dict(self._get("/server_info").json())
 
-    def flush_cache(self, limit_s: float = 60.0) -> None:
+    def flush_cache(self) -> None:
         """Empty the prefix cache, waiting until the server is idle.
 
         Raises:
-            InvalidMeasurementError: it is still busy after *limit_s*.
+            InvalidMeasurementError: it stays busy.
         """
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + IDLE_LIMIT_S
         while (answer := self._client.post("/flush_cache")).status_code != OK:
             if time.monotonic() > deadline:
                 raise InvalidMeasurementError(
                     f"the engine must be idle before the load, but would not flush its cache for "
-                    f"{limit_s:g} s (HTTP {answer.status_code}); does somebody else send it "
+                    f"{IDLE_LIMIT_S:g} s (HTTP {answer.status_code}); does somebody else send it "
                     "requests?"
                 )
             time.sleep(0.1)
@@ -115,9 +116,15 @@ class SGLangApi:
             **{field: int(totals[name]) for field, name in COUNTERS.items() if name in totals}
         )
 
-    def live_load(self) -> LiveLoad:
-        """Return the engine's load now; its Prometheus gauges lag behind by up to 40 steps."""
-        ranks = self._get("/v1/loads", timeout_s=2.0).json()["loads"]
+    def live_load(self) -> LiveLoad | None:
+        """Return the engine's load now, None when it is too busy to say or does not know how.
+
+        Its Prometheus gauges would lag behind by up to 40 steps.
+        """
+        try:
+            ranks = self._get("/v1/loads", timeout_s=2.0).json()["loads"]
+        except httpx.HTTPError:
+            return None
         return LiveLoad(
             running=sum(rank["num_running_reqs"] for rank in ranks),
             queued=sum(rank["num_waiting_reqs"] for rank in ranks),

@@ -1,0 +1,119 @@
+"""A launched engine as a trial sees it: when it is ready, whether it is ours, why it died."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from runners import diagnosis, listener
+from runners.engine_process import EngineProcess
+from runners.errors import InvalidMeasurementError, MachineFaultError, RunnerError
+from runners.sglang_api import SGLangApi
+from runners.spec import EngineSpec
+
+POLL_S = 0.05
+LAST_WORDS_S = 1.0  # a dying engine breaks its connections a moment before its exit is known
+NEWS_S = 5.0  # between two lines of progress
+
+
+class LiveEngine:
+    """One launched engine and its control plane."""
+
+    def __init__(self, spec: EngineSpec, process: EngineProcess, api: SGLangApi) -> None:
+        self._spec = spec
+        self._process = process
+        self._api = api
+        self._ready = False
+        self._oom_kills = oom_kills()
+
+    def wait_until_ready(self, say: Callable[[str], None]) -> float:
+        """Wait for a real completion; return the seconds it took.
+
+        Raises:
+            RunnerError: the engine died, or did not answer in time.
+        """
+        begun = time.monotonic()
+        deadline = begun + self._spec.startup_timeout_s
+        given_up = threading.Event()
+        pool = ThreadPoolExecutor(1)  # a request may hang; the engine's death must not wait for it
+        answer = pool.submit(self._first_answer, deadline, given_up)
+        next_news = begun + NEWS_S
+        try:
+            while not answer.done():
+                self.check_alive()
+                if (now := time.monotonic()) > deadline:
+                    raise diagnosis.never_ready(
+                        self._process.log_tail(), self._spec.startup_timeout_s
+                    )
+                if now > next_news:
+                    next_news = now + NEWS_S
+                    say(f"engine starting, {now - begun:.0f} s")
+                time.sleep(POLL_S)
+            answer.result()
+        finally:
+            given_up.set()
+            pool.shutdown(wait=False)
+        self._ready = True
+        return time.monotonic() - begun
+
+    def check_alive(self) -> None:
+        """Raise what the engine died of, if it did."""
+        if (code := self._process.exit_code()) is not None:
+            raise self._death(code)
+
+    def check_ours(self, port: int) -> dict[str, Any]:
+        """Check that the answering server is the one we started; return what it says of itself.
+
+        Raises:
+            MachineFaultError: it is another one.
+        """
+        listener.assert_ours(port, self._process.pids())
+        info = self._api.server_info()
+        for field, expected in (("model_path", self._spec.model), ("port", port)):
+            if info.get(field) != expected:
+                raise MachineFaultError(
+                    f"the server on port {port} must be the one we started, with {field} "
+                    f"{expected!r}, found {info.get(field)!r}"
+                )
+        return info
+
+    def blame(self, error: RunnerError | httpx.HTTPError) -> RunnerError:
+        """Return what is really behind *error*: the engine's death, when it died."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        while time.monotonic() < deadline:
+            if (code := self._process.exit_code()) is not None:
+                return self._death(code)
+            time.sleep(POLL_S)
+        if isinstance(error, RunnerError):
+            return error
+        return InvalidMeasurementError(f"the engine runs, but did not answer us: {error!r}")
+
+    def _first_answer(self, deadline: float, given_up: threading.Event) -> None:
+        while not given_up.is_set():
+            left_s = max(POLL_S, deadline - time.monotonic())
+            if self._api.completes(self._spec.model, timeout_s=left_s):
+                return
+            given_up.wait(POLL_S)
+
+    def _death(self, code: int) -> RunnerError:
+        return diagnosis.diagnose(
+            diagnosis.Ending(
+                exit_code=code,
+                log=self._process.log_tail(),
+                ready=self._ready,
+                fixed_flags=self._spec.flags,
+                oom_kills=oom_kills() - self._oom_kills,
+            )
+        )
+
+
+def oom_kills() -> int:
+    """Return how often this machine's kernel has killed a process for want of memory."""
+    counters = dict(
+        line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    )
+    return int(counters.get("oom_kill", 0))

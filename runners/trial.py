@@ -1,0 +1,178 @@
+"""One trial end to end: start the engine, check it, load it, measure, leave nothing behind."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+
+from runners import effective, launch_record, listener, sglang, workload
+from runners.engine_process import launch
+from runners.errors import (
+    CandidateRejectedError,
+    InvalidMeasurementError,
+    MachineFaultError,
+    RunnerError,
+)
+from runners.launch_record import write_json
+from runners.live_engine import LiveEngine
+from runners.load_process import run_load
+from runners.load_watch import LoadWatch, gpu_sampler
+from runners.measure import check, measurement_of
+from runners.nvml_gpu import read_gpus
+from runners.outcome import Faulted, Invalid, Measured, Outcome, Rejected
+from runners.sglang_api import SGLangApi
+from runners.spec import EngineSpec
+from runners.trial_spec import TrialSpec
+from search_spaces import Candidate
+from search_spaces.sglang import value_problems, wrong_names
+
+MOST_LAG_MS = 25.0  # of wall clock; more, and an emulated engine is slower than it claims
+
+Say = Callable[[str], None]
+
+
+def run_trial(spec: TrialSpec, on_progress: Say = lambda _: None) -> Outcome:
+    """Try one candidate; engine, machine and user problems come back as outcomes.
+
+    *on_progress* hears in a few words what is going on.
+    """
+    try:
+        return _try(spec, on_progress)
+    except CandidateRejectedError as error:
+        return Rejected(reason=str(error))
+    except MachineFaultError as error:
+        return Faulted(reason=str(error), lasting=error.lasting)
+    except InvalidMeasurementError as error:
+        return Invalid(reason=str(error))
+    except OSError as error:
+        return Faulted(reason=f"a file of the trial failed: {error}", lasting=True)
+
+
+def _try(spec: TrialSpec, say: Say) -> Outcome:
+    candidate = Candidate.of(spec.candidate)
+    _refuse(spec, candidate)
+    spec.folder.mkdir(parents=True, exist_ok=True)
+    port = _port(spec.engine)
+    command = sglang.command(spec.engine, candidate, port)
+    env = sglang.environment(spec.engine, spec.environment_names)
+    launch_record.write_launch(spec, command, env)
+    gpus = read_gpus() if spec.engine.gpus else []
+    say("engine starting")
+    try:
+        return _serve(spec, command, env, port, say)
+    finally:
+        if gpus:
+            write_json(spec.folder / "gpus.json", {"before": gpus, "after": read_gpus()})
+
+
+def _refuse(spec: TrialSpec, candidate: Candidate) -> None:
+    """Refuse, before anything starts, what cannot work."""
+    if reserved := sglang.reserved_flags(spec.engine):
+        raise MachineFaultError(
+            f"engine.flags must not set what the tuner sets itself, found {', '.join(reserved)}",
+            lasting=True,
+        )
+    flags = [name for name in candidate if name.startswith("--")]
+    if problems := [*value_problems(candidate), *wrong_names(flags)]:
+        raise CandidateRejectedError("; ".join(problems))
+    if (found := workload.sha256(spec.workload_path)) != spec.workload_sha256:
+        raise MachineFaultError(
+            f"the workload {spec.workload_path} must have SHA-256 {spec.workload_sha256}, found "
+            f"{found}: it was changed since the study began, and its trials would not compare",
+            lasting=True,
+        )
+
+
+def _port(engine: EngineSpec) -> int:
+    if engine.port is None:
+        return listener.free_port()
+    listener.assert_free(engine.port)
+    return engine.port
+
+
+def _serve(
+    spec: TrialSpec, command: Sequence[str], env: dict[str, str], port: int, say: Say
+) -> Measured:
+    with ExitStack() as stack:
+        api = stack.enter_context(SGLangApi(f"http://{sglang.HOST}:{port}"))
+        process = stack.enter_context(
+            launch(
+                command,
+                env=env,
+                log_path=spec.folder / "engine.log",
+                grace_s=spec.engine.stop_grace_s,
+                study_id=spec.study_id,
+            )
+        )
+        stack.callback(say, "engine stopping")
+        live = LiveEngine(spec.engine, process, api)
+        startup_s = live.wait_until_ready(say)
+        try:
+            return _measure(spec, live, api, port, startup_s, say)
+        except (httpx.HTTPError, RunnerError) as error:
+            raise live.blame(error) from error
+
+
+def _measure(
+    spec: TrialSpec, live: LiveEngine, api: SGLangApi, port: int, startup_s: float, say: Say
+) -> Measured:
+    info = live.check_ours(port)
+    write_json(spec.folder / "server_info.json", info)
+    found = _effective(spec, info)
+    api.flush_cache()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    with gpu_sampler(spec.engine.gpus, visible) as gpus:
+        watch = LoadWatch(
+            api=api,
+            live=live,
+            gpus=gpus,
+            say=say,
+            interval_s=max(0.1, 1.0 / spec.engine.speed),
+        )
+        result = run_load(
+            base_url=f"http://{sglang.HOST}:{port}",
+            model=spec.engine.model,
+            plan_path=spec.workload_path,
+            load=spec.workload.load,
+            folder=spec.folder,
+            on_progress=watch.on_progress,
+            watch=watch.watch,
+        )
+    if spec.engine.emulated:
+        _check_lag(api.server_info())
+    measurement = measurement_of(
+        result.records,
+        result.report,
+        engine=watch.engine_window(),
+        gpu=watch.gpu_window(),
+        speed=spec.engine.speed,
+        startup_s=startup_s,
+    )
+    write_json(spec.folder / "measurement.json", measurement.to_json())
+    check(measurement, spec.workload.load)
+    return Measured(
+        measurement=measurement, effective=found, engine_version=str(info.get("version"))
+    )
+
+
+def _effective(spec: TrialSpec, info: dict[str, Any]) -> dict[str, Any]:
+    """Read back what the engine runs with, and write down what it changed."""
+    candidate = Candidate.of(spec.candidate)
+    found = effective.effective_configuration(info, candidate)
+    write_json(
+        spec.folder / "effective.json",
+        {"effective": found, "changed": effective.differences(candidate, found)},
+    )
+    return found
+
+
+def _check_lag(info: dict[str, Any]) -> None:
+    """Check that an emulated engine kept up with its own clock."""
+    lag_ms = info["emulation_lag"]["p99_ms"]
+    if lag_ms is not None and lag_ms > MOST_LAG_MS:
+        raise InvalidMeasurementError(
+            f"the emulated engine must keep within {MOST_LAG_MS:g} ms of its clock, found p99 "
+            f"{lag_ms:.0f} ms: lower engine.speed, or give this machine less other work"
+        )
