@@ -34,6 +34,7 @@ def to_json(record: StudyRecord, summary: Summary) -> dict[str, Any]:
         "nearest": None if summary.nearest is None else trial_json(summary.nearest),
         "baseline": None if summary.baseline is None else trial_json(summary.baseline),
         "winner_measured_again": [trial.number for trial in summary.again],
+        "not_told_apart_from_winner": [trial.number for trial in summary.rivals],
         "comparison": [
             {**asdict(c), "change": c.change, "standing": c.standing} for c in summary.comparisons
         ],

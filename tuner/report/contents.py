@@ -11,7 +11,7 @@ from tuner.report.evidence import (
     trials_section,
 )
 from tuner.report.latencies import Latencies, read_latencies
-from tuner.report.latency_plots import plot_histograms, plot_shares_below
+from tuner.report.latency_plots import PANELS, plot_share_below, plot_spread
 from tuner.report.page import Page, Pictures, Section
 from tuner.report.study_record import StudyRecord
 from tuner.report.summary import Summary
@@ -65,10 +65,8 @@ def _pictures_of_trials(record: StudyRecord, summary: Summary, plots: Path) -> I
 
 def _latencies(record: StudyRecord, summary: Summary, plots: Path) -> Iterator[Pictures]:
     launches = _compared(record, summary)
-    if launches:
-        yield Pictures((plot_histograms(launches, record.limits, plots / "latencies.png"),))
-        shares = plots / "latency_shares.png"
-        yield Pictures((plot_shares_below(launches, record.limits, shares),))
+    for draw in (plot_spread, plot_share_below) if launches else ():
+        yield Pictures(tuple(draw(launches, record.limits, f, plots) for f in PANELS))
 
 
 def _compared(record: StudyRecord, summary: Summary) -> dict[str, Latencies]:

@@ -12,6 +12,7 @@ from tuner.report.summary import Summary, measurement_of, reason_of, state_of
 from tuner.report.words import (
     ABSENT,
     DEFINITIONS,
+    broken_limit,
     label,
     listed,
     number,
@@ -45,8 +46,8 @@ def trials_section(record: StudyRecord, summary: Summary) -> Section:
     """List every launch with its setting, its figure, and how it stood to the limits."""
     limited = [limit.metric for limit in record.limits if limit.metric != "failed_share"]
     head = (
-        *("launch", "stage", *record.file.search.knobs, "outcome"),
-        *(with_unit(record.objective.maximize), *(f"{label(m)} margin" for m in limited)),
+        *("launch", "stage", "outcome", with_unit(record.objective.maximize)),
+        *(*(f"{label(m)} margin" for m in limited), *record.file.search.knobs),
         *("took", "remarks"),
     )
     rows = tuple(_row(record, launch, trial, limited) for launch, trial in record.launches())
@@ -120,7 +121,7 @@ def remarks(trial: Trial) -> str:
     """Say why a trial failed, or which settings came out otherwise than asked."""
     if trial.score is None:
         return reason_of(trial) or ""
-    broken = [str(margin) for margin in trial.score.broken]
+    broken = [broken_limit(margin) for margin in trial.score.broken]
     return "; ".join([*broken, *changed_settings(trial)])
 
 
@@ -140,11 +141,11 @@ def _row(
     record: StudyRecord, launch: Launch, trial: Trial | None, limited: list[str]
 ) -> tuple[str, ...]:
     values = launch.candidate.values()
-    knobs = (str(values.get(name, "")) for name in record.file.search.knobs)
-    start = (str(launch.number), launch.stage, *knobs)
+    knobs = tuple(str(values.get(name, "")) for name in record.file.search.knobs)
+    start = (str(launch.number), launch.stage)
     if trial is None:
         state = _unended(record, launch)
-        return (*start, state, *([ABSENT] * (1 + len(limited))), ABSENT, "")
+        return (*start, state, *([ABSENT] * (1 + len(limited))), *knobs, ABSENT, "")
     goal = measurement_of(trial)
     figure = number(None if goal is None else goal.metric(record.objective.maximize))
     margins = {} if trial.score is None else {m.limit.metric: m for m in trial.score.margins}
@@ -152,7 +153,8 @@ def _row(
         percent(margins[m].relative) if m in margins and margins[m].value is not None else ABSENT
         for m in limited
     )
-    return (*start, state_of(trial), figure, *cells, seconds(trial.took_s), remarks(trial))
+    end = (*knobs, seconds(trial.took_s), remarks(trial))
+    return (*start, state_of(trial), figure, *cells, *end)
 
 
 def _unended(record: StudyRecord, launch: Launch) -> str:

@@ -9,7 +9,7 @@ from tuner.report.page import Block, Code, Listing, Page, Paragraph, Picture, Pi
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1120px; padding: 24px 20px 64px; color: #1b1f24;
+body { margin: 0 auto; max-width: 1180px; padding: 24px 20px 64px; color: #1b1f24;
   background: #fff; font: 16px/1.55 system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25em; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2.2em 0 .6em; padding-bottom: .25em;
@@ -22,13 +22,13 @@ ul { padding-left: 1.2em; margin: .6em 0; max-width: 80ch; overflow-wrap: anywhe
   padding: .3em .9em; margin: 1em 0; max-width: none; }
 .subtitle { color: #57606a; font-size: .9rem; max-width: none; }
 pre { background: #f5f7f9; border: 1px solid #d5dae0; border-radius: 4px; padding: .8em 1em;
-  white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.5 ui-monospace, Menlo, Consolas,
+  overflow-x: auto; font: 13px/1.5 ui-monospace, Menlo, Consolas,
   "DejaVu Sans Mono", monospace; }
 .table { overflow-x: auto; margin: .8em 0; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .32em .7em; border-bottom: 1px solid #e3e7eb; text-align: left;
   vertical-align: top; white-space: nowrap; }
-th { border-bottom: 2px solid #aab2bb; font-weight: 600; }
+th { white-space: normal; min-width: 4.5em; border-bottom: 2px solid #aab2bb; font-weight: 600; }
 td.wrapped { white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
 tr.emphasised td { background: #eaf2fc; font-weight: 600; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr));
@@ -39,9 +39,10 @@ figure img { width: 100%; height: auto; display: block; border: 1px solid #e3e7e
 .wide figure img { max-width: 900px; }
 figcaption { font-size: .82rem; color: #57606a; margin-top: .3em; }
 @media (max-width: 600px) { body { padding: 14px 12px 40px; font-size: 15px; }
-  h1 { font-size: 1.3rem; } td.wrapped { min-width: 12em; } }
+  h1 { font-size: 1.3rem; } .verdict { font-size: 1rem; } td.wrapped { min-width: 12em; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; }
   h2 { break-after: avoid; } tr, figure, pre { break-inside: avoid; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
   .table { overflow: visible; } th, td { white-space: normal; padding: .2em .4em; }
 }
 """
@@ -87,13 +88,18 @@ def _block(block: Block) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     yield '<div class="table"><table>\n<thead><tr>'
-    yield "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
+    yield "".join(f'<th scope="col">{_breakable(cell)}</th>' for cell in table.head)
     yield "</tr></thead>\n<tbody>"
     for index, row in enumerate(table.rows):
         mark = ' class="emphasised"' if index == table.emphasised else ""
         cells = "".join(_cell(cell, wrapped=i in table.wrapped) for i, cell in enumerate(row))
         yield f"<tr{mark}>{cells}</tr>"
     yield "</tbody></table></div>"
+
+
+def _breakable(name: str) -> str:
+    """Let a long name with underscores go on in the next line."""
+    return escape(name).replace("_", "_<wbr>")
 
 
 def _cell(text: str, *, wrapped: bool) -> str:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from objectives import Limit
-from tuner.report.canvas import INK, LIMIT, PALE, WIDE, canvas, legend_below
+from tuner.report.canvas import INK, LIMIT, PALE, SMALL, WIDE, canvas, legend_below
 from tuner.report.latencies import Latencies
 from tuner.report.page import Picture
 
-PANELS = (("ttft", "TTFT (ms)"), ("tpot", "TPOT (ms)"))
+PANELS = {"ttft": "TTFT (ms)", "tpot": "TPOT (ms)"}
 LINES = ((50, ":"), (95, "-"), (99, "-."))
 BINS = 40
 STYLES: tuple[dict[str, Any], ...] = (
@@ -23,7 +23,7 @@ def plot_launch(
 ) -> Picture:
     """Draw the latencies of one launch: p50, p95, p99, the tail beyond p95, and the limits."""
     with canvas(path, WIDE, panels=2) as panels:
-        for axes, (family, name) in zip(panels, PANELS, strict=True):
+        for axes, (family, name) in zip(panels, PANELS.items(), strict=True):
             values = latencies.of(family)
             _histogram(axes, values)
             _limit_lines(axes, limits, family)
@@ -33,38 +33,37 @@ def plot_launch(
     return Picture(path, f"{title}: TTFT and TPOT of each measured request.")
 
 
-def plot_histograms(
-    launches: Mapping[str, Latencies], limits: Sequence[Limit], path: Path
+def plot_spread(
+    launches: Mapping[str, Latencies], limits: Sequence[Limit], family: str, folder: Path
 ) -> Picture:
     """Draw how the latencies of several launches spread, as shares of their requests."""
-    with canvas(path, WIDE, panels=2) as panels:
-        for axes, (family, name) in zip(panels, PANELS, strict=True):
-            bins = _bins([v for launch in launches.values() for v in launch.of(family)])
-            for (title, launch), style in zip(launches.items(), STYLES, strict=False):
-                values = launch.of(family)
-                weights = [100 / max(len(values), 1)] * len(values)
-                axes.hist(values, bins, weights=weights, histtype="step", label=title, **style)
-            _limit_lines(axes, limits, family)
-            axes.set(xlabel=name, ylabel="share of requests (%)")
-        legend_below(panels)
-    return Picture(path, "How TTFT and TPOT spread over the measured requests.")
+    path = folder / f"{family}_spread.png"
+    with canvas(path, SMALL) as (axes,):
+        bins = _bins([v for launch in launches.values() for v in launch.of(family)])
+        for (title, launch), style in zip(launches.items(), STYLES, strict=False):
+            values = launch.of(family)
+            weights = [100 / max(len(values), 1)] * len(values)
+            axes.hist(values, bins, weights=weights, histtype="step", label=title, **style)
+        _limit_lines(axes, limits, family)
+        axes.set(xlabel=PANELS[family], ylabel="share of requests (%)")
+        legend_below([axes], columns=2)
+    return Picture(path, f"{family.upper()} of each measured request.")
 
 
-def plot_shares_below(
-    launches: Mapping[str, Latencies], limits: Sequence[Limit], path: Path
+def plot_share_below(
+    launches: Mapping[str, Latencies], limits: Sequence[Limit], family: str, folder: Path
 ) -> Picture:
     """Draw which share of the requests was at least as fast (the empirical distribution)."""
-    with canvas(path, WIDE, panels=2) as panels:
-        for axes, (family, name) in zip(panels, PANELS, strict=True):
-            for (title, launch), style in zip(launches.items(), STYLES, strict=False):
-                if launch.of(family):
-                    axes.ecdf(launch.of(family), label=title, **style)
-            axes.axhline(0.95, color="#999999", linewidth=0.8)
-            axes.text(1.0, 0.95, "95 %", transform=axes.transAxes, va="bottom", ha="right")
-            _limit_lines(axes, limits, family)
-            axes.set(xlabel=name, ylabel="share of requests at or below")
-        legend_below(panels)
-    return Picture(path, "Share of the measured requests that were at least as fast.")
+    path = folder / f"{family}_share_below.png"
+    with canvas(path, SMALL) as (axes,):
+        for (title, launch), style in zip(launches.items(), STYLES, strict=False):
+            if launch.of(family):
+                axes.ecdf(launch.of(family), label=title, **style)
+        axes.axhline(0.95, color="#777777", linewidth=0.9, linestyle=":", label="95 %")
+        _limit_lines(axes, limits, family)
+        axes.set(xlabel=PANELS[family], ylabel="share of requests at or below", ylim=(0, 1.02))
+        legend_below([axes], columns=2)
+    return Picture(path, f"Share of the measured requests with at most this {family.upper()}.")
 
 
 def _histogram(axes: Any, values: Sequence[float]) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from objectives import Interval, Margin, Measurement
 from runners import Faulted, Invalid, Measured, Rejected
 from tuner.journal import History
+from tuner.ranking import tied
 from tuner.study import BASELINE, Decision, Study
 from tuner.trial import Trial
 
@@ -84,6 +85,7 @@ class Summary:
     baseline: Trial | None
     nearest: Trial | None  # when nothing keeps the limits: what breaks them least
     again: tuple[Trial, ...]  # other measurements of the winner's setting
+    rivals: tuple[Trial, ...]  # feasible ones of other settings, not told apart from the winner
     comparisons: tuple[Comparison, ...]
     decisions: tuple[Decision, ...]
     failures: tuple[FailureClass, ...]
@@ -104,6 +106,7 @@ def summarize(study: Study, history: History, maximize: str) -> Summary:
         baseline=baseline,
         nearest=study.nearest() if winner is None else None,
         again=again,
+        rivals=() if winner is None else _rivals(study.trials, winner),
         comparisons=compare(baseline, winner or study.nearest(), maximize),
         decisions=study.decisions(),
         failures=failure_classes(study, history),
@@ -214,6 +217,11 @@ def _why_not(trial: Trial) -> list[str]:
 
 def _again(trials: Sequence[Trial], winner: Trial) -> tuple[Trial, ...]:
     return tuple(t for t in trials if t is not winner and t.candidate == winner.candidate)
+
+
+def _rivals(trials: Sequence[Trial], winner: Trial) -> tuple[Trial, ...]:
+    others = (t for t in trials if t.feasible and t.candidate != winner.candidate)
+    return tuple(t for t in others if tied(winner, t))
 
 
 def _comparison(metric: str, one: Measurement | None, other: Measurement) -> Comparison:

@@ -156,6 +156,7 @@ def _scatter(axes: Any, points: Sequence[Point], summary: Summary) -> None:
     if endless:
         mark = {"marker": "^", "color": PALE, "label": "infinite (timed out)"}
         axes.scatter(endless, [0.98] * len(endless), s=30, transform=edge, **mark)
+    axes.margins(0.08)
     axes.set_ylim(bottom=0)
     _ring(axes, finite, summary.baseline, marker="s", size=90, label="engine defaults")
     _ring(axes, finite, summary.winner, marker="*", size=230, label="winner")

@@ -14,6 +14,7 @@ from tuner.report.summary import (
 )
 from tuner.report.words import (
     ABSENT,
+    broken_limit,
     listed,
     number,
     percent,
@@ -41,7 +42,7 @@ def verdict_sentence(record: StudyRecord, summary: Summary) -> str:
     """Say what the study found, in one or two sentences that claim no more than it did."""
     match summary.verdict:
         case "found":
-            return _found(record, summary)
+            return f"Found: {_best(record, summary)}"
         case "infeasible":
             return f"No setting kept every limit: there is no winner. {_nearest(summary)}"
         case "nothing ran":
@@ -106,14 +107,14 @@ def decisions_section(record: StudyRecord, summary: Summary) -> Section:
     return Section("How the setting was chosen", tuple(blocks))
 
 
-def _found(record: StudyRecord, summary: Summary) -> str:
+def _best(record: StudyRecord, summary: Summary) -> str:
     winner = summary.winner
     if winner is None:
         raise ValueError("a study found nothing without a winner")
     goal = _goal(record, summary)
     figure = f"{with_interval(goal.winner, goal.winner_interval)} {unit(goal.metric)}".strip()
-    says = f"Launch {winner.number} wins: {figure} with every limit kept ({winner.candidate})."
-    return f"{says} {_beside_baseline(summary, goal)}{_doubts(summary)}".strip()
+    says = f"launch {winner.number}, {figure} with every limit kept ({winner.candidate})."
+    return f"{says} {_beside_baseline(summary, goal)}{_rivals(summary)}{_doubts(summary)}".strip()
 
 
 def _beside_baseline(summary: Summary, goal: Comparison) -> str:
@@ -124,7 +125,7 @@ def _beside_baseline(summary: Summary, goal: Comparison) -> str:
         return "It is the engine's own defaults: nothing that was tried did better."
     theirs = f"{with_interval(goal.baseline, goal.baseline_interval)} {unit(goal.metric)}".strip()
     if not baseline.feasible and baseline.score is not None:
-        broken = "; ".join(str(margin) for margin in baseline.score.broken)
+        broken = "; ".join(broken_limit(margin) for margin in baseline.score.broken)
         return f"The engine's defaults break the limits: {theirs}, and {broken}."
     match goal.standing:
         case "better" | "worse":
@@ -138,11 +139,20 @@ def _beside_baseline(summary: Summary, goal: Comparison) -> str:
             )
 
 
+def _rivals(summary: Summary) -> str:
+    if not summary.rivals:
+        return ""
+    numbers = listed([trial.number for trial in summary.rivals])
+    return f" Not told apart from it by its throughput: launch {numbers}."
+
+
 def _doubts(summary: Summary) -> str:
     failed = [t.number for t in summary.again if t.score is not None and not t.feasible]
     doubts = f" Measured again, the same setting broke a limit (launch {listed(failed)})."
     close = _close_limits(summary.winner)
-    near = f" Its interval reaches beyond the limit on {', '.join(close)}: kept, but not surely."
+    near = (
+        f" The winner's interval reaches beyond the limit on {', '.join(close)}: not surely kept."
+    )
     return (doubts if failed else "") + (near if close else "")
 
 
@@ -158,7 +168,7 @@ def _nearest(summary: Summary) -> str:
     nearest = summary.nearest
     if nearest is None or nearest.score is None:
         return ""
-    broken = "; ".join(str(margin) for margin in nearest.score.broken)
+    broken = "; ".join(broken_limit(margin) for margin in nearest.score.broken)
     return (
         f"The nearest is launch {nearest.number} ({nearest.candidate}): {broken}. "
         "It is no recommendation."
@@ -170,7 +180,7 @@ def _unfinished(record: StudyRecord, summary: Summary) -> str:
     why = f" It stopped: {closed.reason}." if closed is not None and closed.reason else ""
     says = f"The study is not finished: {ended} launches ended so far.{why}"
     if summary.winner is not None:
-        return f"{says} Best so far: {_found(record, summary)}"
+        return f"{says} Best so far: {_best(record, summary)}"
     if summary.nearest is not None:
         return f"{says} No setting kept every limit yet. {_nearest(summary)}"
     return f"{says} Nothing was measured yet. {_first_reason(summary)}".strip()

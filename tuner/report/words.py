@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from objectives import Interval
+from objectives import Interval, Margin
 
 ABSENT = "–"  # noqa: RUF001  # a dash that fills an empty cell
 UNITS = {
@@ -90,6 +90,15 @@ def with_interval(value: float | None, interval: Interval | None) -> str:
     low = number(interval.low) if interval.low is not None else "?"
     high = number(interval.high) if interval.high is not None else "?"
     return f"{number(value)} [{low}; {high}]"
+
+
+def broken_limit(margin: Margin) -> str:
+    """Say how a limit was not kept."""
+    limit, name = margin.limit, label(margin.limit.metric)
+    allowed = f"{'at most' if limit.at_most is not None else 'at least'} {limit.bound:g}"
+    if margin.value is None:
+        return f"{name} has no finite value, allowed is {allowed} {unit(limit.metric)}".strip()
+    return f"{name} is {number(margin.value)}, allowed is {allowed} {unit(limit.metric)}".strip()
 
 
 def percent(share: float | None) -> str:
