@@ -1,0 +1,1 @@
+"""The claims this project makes about itself, each one in a test."""
