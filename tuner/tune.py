@@ -8,11 +8,12 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runners import TrialSpec
 from tuner import __version__
@@ -27,7 +28,11 @@ from tuner.study_folder import StudyFolder
 from tuner.switches import set_switches
 from tuner.trial import Launch
 
+if TYPE_CHECKING:
+    from tuner.export_process import ExportProcess
+
 # What may change between two runs over one study: how much is spent, and where it is shown.
+EXPORT_LIMIT_S = 60.0  # for what is left to send to MLflow when the tuning is done
 MAY_CHANGE = ("search.launches", "search.hours", "search.stages", "tracking", "cluster", "study")
 
 
@@ -113,21 +118,20 @@ def study_of(file: StudyFile, history: History) -> Study:
 
 
 def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> Ending:
-    from tuner.export_process import ExportProcess
     from tuner.optuna_strategy import OptunaStrategy
     from tuner.ray_tune import run_launches
 
     file, objective = job.file, job.file.objective.objective()
     history = read_journal(job.folder.journal, objective)
-    tracking, experiment = file.tracking, file.tracking.experiment or file.study.name
-    with ExportProcess(job.folder.root, tracking.uri, experiment) as exporter:
+    with ExitStack() as stack:
+        exporter = stack.enter_context(_exporter(job)) if file.tracking.enabled else None
         loop = Loop(
             study=study_of(file, history),
             strategy=OptunaStrategy(sampler=file.search.sampler, seed=file.search.seed),
             objective=objective,
             journal=journal,
             now=now,
-            watchers=(*job.watchers, exporter),
+            watchers=job.watchers if exporter is None else (*job.watchers, exporter),
             parallel=file.cluster.parallel,
         )
         _clear_up(opened.study_id, loop, job.say)
@@ -223,6 +227,13 @@ def _clear_up(study_id: str, loop: Loop, say: Callable[[str], None]) -> None:
     loop.give_up_lost()
 
 
+def _exporter(job: Job) -> "ExportProcess":
+    from tuner.export_process import ExportProcess
+
+    experiment = job.file.tracking.experiment or job.file.study.name
+    return ExportProcess(job.folder.root, job.file.tracking.uri, experiment)
+
+
 def _spec(job: Job, opened: Opened, launch: Launch, names: tuple[str, ...]) -> TrialSpec:
     root = StudyFolder(job.folder.root.resolve())
     return TrialSpec(
@@ -243,14 +254,16 @@ def _stopped(loop: Loop) -> Stop:
     return step if isinstance(step, Stop) else Stop("the cluster stopped early", fault=True)
 
 
-def _close(job: Job, journal: Journal, loop: Loop, stop: Stop, exporter: Any) -> Ending:
+def _close(
+    job: Job, journal: Journal, loop: Loop, stop: Stop, exporter: "ExportProcess | None"
+) -> Ending:
     from tuner.report import write_report
 
     loop.drop_pending()
     verdict = _verdict(loop, stop)
     journal.closed(Closed(at=now(), verdict=verdict.name.lower(), reason=stop.reason))
     write_report(job.folder.root)
-    trouble = exporter.finish(timeout_s=60.0)
+    trouble = None if exporter is None else exporter.finish(timeout_s=EXPORT_LIMIT_S)
     notes = () if trouble is None else (f"not everything is in MLflow yet: {trouble}",)
     return Ending(
         verdict=verdict, reason=stop.reason, study=loop.study, folder=job.folder, notes=notes

@@ -1,0 +1,129 @@
+"""Runs `tuner` as users do, in a process of its own, and looks for what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TUNER = [sys.executable, "-c", "from tuner.cli import main; main()"]
+MARK = "SGL_TUNER_STUDY="
+
+STUDY = """
+[study]
+name = "small"
+[engine]
+kind = "emulated"
+model = "Llama-3.1-8B"
+hardware = "A100-80G"
+speed = 8.0
+[workload]
+kind = "fixed"
+input_tokens = 256
+output_tokens = {output_tokens}
+[workload.load]
+concurrency = 16
+rounds = {rounds}
+[objective.limits]
+ttft_p95_ms = {ttft}
+[search]
+launches = 7
+[search.knobs]
+schedule_policy = ["fcfs", "lpm"]
+max_running_requests = {{ low = 2, high = 32, log = true }}
+token_budget = {{ low = 256, high = 4096, step = 256 }}
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a run of the command line ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def write_study(
+    folder: Path, *, ttft: float = 5000, output_tokens: int = 32, rounds: int = 3
+) -> Path:
+    path = folder / "study.toml"
+    path.write_text(STUDY.format(ttft=ttft, output_tokens=output_tokens, rounds=rounds))
+    return path
+
+
+def tuner(folder: Path, *words: str, timeout_s: float = 300) -> Ran:
+    """Run to the end; nothing of ours may be left running."""
+    ran = subprocess.run(
+        [*TUNER, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start in a session of its own, as a shell would."""
+    return subprocess.Popen(
+        [*TUNER, *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=(folder / "tuner.err").open("wb"),
+        start_new_session=True,
+    )
+
+
+def events(folder: Path, event: str) -> list[dict[str, Any]]:
+    """Return the journal's lines of one kind."""
+    path = folder / "studies" / "small" / "journal.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [e for e in map(json.loads, lines) if e["event"] == event]
+
+
+def phase(folder: Path, number: int) -> str:
+    """Return what a running launch says it does."""
+    path = folder / "studies" / "small" / "launches" / f"{number:03d}" / "phase"
+    return path.read_text() if path.exists() else ""
+
+
+def wait_until(holds: Callable[[], bool], *, what: str, limit_s: float = 90) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, f"still not so after {limit_s} s: {what}"
+        time.sleep(0.02)
+
+
+def engines_of(folder: Path) -> list[int]:
+    """Return the processes that carry the mark of the study in *folder*."""
+    (opened,) = events(folder, "opened")
+    mark = (MARK + opened["study_id"]).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                variables = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if mark in variables:
+                found.append(int(entry.name))
+    return found
+
+
+def kill_everything(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL the tuner; Ray, its workers and the engine must follow by themselves."""
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
