@@ -1,0 +1,294 @@
+"""The emulated engine under a closed-loop load, in virtual time: no server, no waiting.
+
+Every slot sends its planned requests one after the other, each when the one before it has ended;
+when its plan is through it repeats its fillers until the last measured request of all slots has
+ended. A request without a token or an end in time is given up, for a policy may starve it. The
+same input gives the same output, always.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, cycle
+
+from runners.emulated.deployment import Deployment, deploy
+from runners.emulated.request import Request
+from runners.emulated.scheduler import EngineModel, StepResult
+from runners.emulated.settings import Settings
+from runners.emulated.step_cost import Constants
+from runners.records import FILLER, MEASURED, UNFINISHED, RequestRecord
+from runners.windows import EngineWindow
+from runners.workload import PlannedRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualRun:
+    """What the client and the engine saw; times are emulated seconds from the first request."""
+
+    deployment: Deployment
+    records: tuple[RequestRecord, ...]  # in the order in which the requests ended
+    window: EngineWindow  # from the first measured request sent to the last one ended
+    steps: int  # forward passes in all
+
+
+def emulate(
+    settings: Settings,
+    plan: Iterable[PlannedRequest],
+    *,
+    seed: int | None = 0,
+    constants: Constants | None = None,
+    first_token_timeout_s: float = 120.0,
+    total_timeout_s: float = 600.0,
+) -> VirtualRun:
+    """Deploy *settings* and send *plan*; without a *seed* the steps have no noise.
+
+    The time-outs are in emulated seconds.
+
+    Raises:
+        EngineDeathError: the engine did not start, or died under the load.
+        ValueError: model or hardware are not in the tables, or nothing in the plan is measured.
+    """
+    deployment = deploy(settings)
+    patience = (
+        _Patience("timeout_first_token", first_token_timeout_s, first_token_only=True),
+        _Patience("timeout_total", total_timeout_s, first_token_only=False),
+    )
+    load = _Load(EngineModel(deployment, seed, constants), plan, patience)
+    steps = load.run()
+    return VirtualRun(
+        deployment=deployment,
+        records=tuple(load.records),
+        window=load.window(),
+        steps=steps,
+    )
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A request that the engine has, and the times of its tokens."""
+
+    planned: PlannedRequest
+    request: Request
+    sent_s: float
+    times_s: list[float] = field(default_factory=list)
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How long to wait; those in flight stand in the order in which they were sent."""
+
+    kind: str
+    limit_s: float
+    first_token_only: bool
+    flights: deque[_Flight] = field(default_factory=deque)
+
+    def overdue(self, now_s: float) -> Iterator[_Flight]:
+        """Yield those that waited too long, each once."""
+        flights = self.flights
+        while flights and now_s - flights[0].sent_s > self.limit_s:
+            flight = flights.popleft()
+            if not (flight.ended or (self.first_token_only and flight.times_s)):
+                yield flight
+
+
+class _Load:
+    """The slots, the engine between them, and the clock."""
+
+    def __init__(
+        self,
+        engine: EngineModel,
+        plan: Iterable[PlannedRequest],
+        patience: Sequence[_Patience],
+    ) -> None:
+        self._patience = patience
+        self.records: list[RequestRecord] = []
+        self._engine = engine
+        self._interval = max(engine.settings.stream_interval, 1)
+        planned = sorted(plan, key=lambda p: (p.round, p.slot))
+        self._left = sum(p.phase == MEASURED for p in planned)
+        if not self._left:
+            raise ValueError("a plan must hold at least one measured request, found none")
+        self._slots = {p.slot: _slot(planned, p.slot) for p in planned}
+        self._flights: dict[Request, _Flight] = {}
+        self._decoded_s: list[float] = []  # when each decode step ended
+        self._peaks = _Peaks()
+
+    def run(self) -> int:
+        """Run until all that is measured has ended; return the number of steps."""
+        now_s, steps = 0.0, 0
+        for slot in self._slots:
+            self._send(slot, now_s)
+        while self._left:
+            result = self._engine.step(now_s)
+            now_s += result.duration_s
+            steps += 1
+            self._note(result, now_s)
+            for patience in self._patience:
+                for flight in patience.overdue(now_s):
+                    self._give_up(flight, now_s, patience.kind)
+        self._cut(now_s)
+        return steps
+
+    def _send(self, slot: int, now_s: float) -> None:
+        """Send the slot's next request; one that is too long is refused and the next one sent."""
+        for planned in self._slots[slot]:
+            prompt = planned.prompt
+            refusal = self._engine.refusal(len(prompt))
+            if planned.phase == MEASURED:
+                self._peaks.begin(self._engine)
+            if refusal is None:
+                request = Request(
+                    id=planned.id, prompt=prompt, output_tokens=planned.output_tokens
+                )
+                flight = self._flights[request] = _Flight(planned, request, now_s)
+                for patience in self._patience:
+                    patience.flights.append(flight)
+                self._engine.submit(request, now_s)
+                return
+            self._refused(planned, now_s, refusal)
+            if not self._left:
+                return
+
+    def _note(self, result: StepResult, now_s: float) -> None:
+        flights, decoded_s = self._flights, self._decoded_s
+        for request in result.retracted:
+            times_s = flights[request].times_s
+            times_s.extend(decoded_s[len(decoded_s) - (request.emitted - len(times_s)) :])
+        if result.decoded:
+            decoded_s.append(now_s)
+        for request in result.prefilled:
+            flights[request].times_s.append(now_s)
+        self._peaks.look(self._engine, len(result.decoded))
+        for request in result.finished:
+            flight = flights.pop(request)
+            missing = request.emitted - len(flight.times_s)
+            if missing:
+                flight.times_s.extend(decoded_s[-missing:])
+            short = request.emitted != flight.planned.output_tokens
+            self._end(flight, now_s, "length" if short else None)
+
+    def _give_up(self, flight: _Flight, now_s: float, why: str) -> None:
+        self._catch_up(flight)
+        del self._flights[flight.request]
+        self._engine.abort(flight.request)
+        self._end(flight, now_s, why)
+
+    def _end(self, flight: _Flight, now_s: float, failure: str | None) -> None:
+        flight.ended = True
+        self.records.append(self._record(flight, now_s, failure))
+        self._left -= flight.planned.phase == MEASURED
+        if self._left:
+            self._send(flight.planned.slot, now_s)
+
+    def _record(self, flight: _Flight, now_s: float, failure: str | None) -> RequestRecord:
+        planned, request, times_s = flight.planned, flight.request, flight.times_s
+        done = failure in (None, "length")
+        return RequestRecord(
+            id=planned.id,
+            phase=planned.phase,
+            slot=planned.slot,
+            round=planned.round,
+            shape=planned.shape,
+            sent_s=flight.sent_s,
+            first_token_s=times_s[0] if times_s else None,
+            last_token_s=times_s[-1] if times_s else None,
+            end_s=now_s,
+            chunk_times_s=_chunks(times_s, self._interval),
+            status=200,
+            finish_reason="length" if done else None,
+            prompt_tokens=len(request.prompt) if done else None,
+            cached_tokens=request.cached_tokens if done else None,
+            output_tokens=request.emitted if done else None,
+            asked_tokens=planned.output_tokens,
+            failure=failure,
+            detail="" if failure is None else f"ended with {len(times_s)} tokens",
+        )
+
+    def _refused(self, planned: PlannedRequest, now_s: float, why: str) -> None:
+        self.records.append(
+            RequestRecord(
+                id=planned.id,
+                phase=planned.phase,
+                slot=planned.slot,
+                round=planned.round,
+                shape=planned.shape,
+                sent_s=now_s,
+                first_token_s=None,
+                last_token_s=None,
+                end_s=now_s,
+                chunk_times_s=(),
+                status=400,
+                finish_reason=None,
+                prompt_tokens=None,
+                cached_tokens=None,
+                output_tokens=None,
+                asked_tokens=planned.output_tokens,
+                failure="http",
+                detail=why,
+            )
+        )
+        self._left -= planned.phase == MEASURED
+
+    def _cut(self, now_s: float) -> None:
+        """Write down what was still in flight at the end, through no fault of its own."""
+        for flight in self._flights.values():
+            self._catch_up(flight)
+            self.records.append(self._record(flight, now_s, failure=UNFINISHED))
+
+    def _catch_up(self, flight: _Flight) -> None:
+        """Note the tokens that a request in mid-decode has had."""
+        running = self._engine.running
+        if flight.request in running.requests:
+            missing = running.emitted(flight.request) - len(flight.times_s)
+            flight.times_s.extend(self._decoded_s[len(self._decoded_s) - missing :])
+
+    def window(self) -> EngineWindow:
+        """Return the engine's counters over the measured part."""
+        measured = [r for r in self.records if r.phase == MEASURED and r.ok]
+        return EngineWindow(
+            prompt_tokens=sum(r.prompt_tokens or 0 for r in measured),
+            cached_tokens=sum(r.cached_tokens or 0 for r in measured),
+            retractions=self._engine.totals.retracted - self._peaks.retracted_before,
+            running_peak=self._peaks.running,
+            queued_peak=self._peaks.queued,
+            kv_usage_peak=self._peaks.used_tokens / self._engine.pool.tokens,
+            kv_pool_tokens=self._engine.pool.tokens,
+        )
+
+
+@dataclass(slots=True)
+class _Peaks:
+    """The highest that was seen since the first measured request."""
+
+    measuring: bool = False
+    retracted_before: int = 0
+    running: int = 0
+    queued: int = 0
+    used_tokens: int = 0
+
+    def begin(self, engine: EngineModel) -> None:
+        if not self.measuring:
+            self.measuring = True
+            self.retracted_before = engine.totals.retracted
+
+    def look(self, engine: EngineModel, decoded: int) -> None:
+        if not self.measuring:
+            return
+        self.running = max(self.running, engine.active, decoded)
+        self.queued = max(self.queued, len(engine.waiting))
+        self.used_tokens = max(self.used_tokens, engine.pool.used)
+
+
+def _slot(planned: Sequence[PlannedRequest], slot: int) -> Iterator[PlannedRequest]:
+    """Return the slot's requests, its fillers again and again at the end."""
+    mine = [p for p in planned if p.slot == slot]
+    return chain(mine, cycle([p for p in mine if p.phase == FILLER]))
+
+
+def _chunks(times_s: Sequence[float], interval: int) -> tuple[float, ...]:
+    """Return when the stream's events come: the first token at once, then every *interval*."""
+    if interval == 1 or len(times_s) <= 1:
+        return tuple(times_s)
+    chunks = tuple(times_s[::interval])
+    return chunks if (len(times_s) - 1) % interval == 0 else (*chunks, times_s[-1])
