@@ -221,12 +221,12 @@ def _send(client: Any, run_id: str, path: Path, place: str | None = None) -> Non
 
 def _client(uri: str) -> Any:
     set_switches(os.environ, local_ray=True)
-    for chatty in ("alembic", "mlflow"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
     if uri.startswith(SQLITE):
         Path(uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     from mlflow import MlflowClient
 
+    for chatty in ("alembic", "mlflow"):  # after the import, which sets them louder
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     return MlflowClient(tracking_uri=uri)
 
 
