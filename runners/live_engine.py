@@ -23,8 +23,15 @@ NEWS_S = 5.0  # between two lines of progress
 class LiveEngine:
     """One launched engine and its control plane."""
 
-    def __init__(self, spec: EngineSpec, process: EngineProcess, api: SGLangApi) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        process: EngineProcess,
+        api: SGLangApi,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._spec = spec
+        self._cancelled = cancelled
         self._process = process
         self._api = api
         self._ready = False
@@ -61,7 +68,9 @@ class LiveEngine:
         return time.monotonic() - begun
 
     def check_alive(self) -> None:
-        """Raise what the engine died of, if it did."""
+        """Raise what the engine died of, if it did, or that the user broke the launch off."""
+        if self._cancelled():
+            raise MachineFaultError("the user broke the launch off")
         if (code := self._process.exit_code()) is not None:
             raise self._death(code)
 

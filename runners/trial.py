@@ -33,13 +33,19 @@ MOST_LAG_MS = 25.0  # of wall clock; more, and an emulated engine is slower than
 Say = Callable[[str], None]
 
 
-def run_trial(spec: TrialSpec, on_progress: Say = lambda _: None) -> Outcome:
+def run_trial(
+    spec: TrialSpec,
+    on_progress: Say = lambda _: None,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Outcome:
     """Try one candidate; engine, machine and user problems come back as outcomes.
 
-    *on_progress* hears in a few words what is going on.
+    *on_progress* hears in a few words what is going on. When *cancelled* turns true the launch is
+    broken off, which comes back as a fault: it says nothing about the candidate.
     """
     try:
-        return _try(spec, on_progress)
+        return _try(spec, on_progress, cancelled)
     except CandidateRejectedError as error:
         return Rejected(reason=str(error))
     except MachineFaultError as error:
@@ -50,7 +56,7 @@ def run_trial(spec: TrialSpec, on_progress: Say = lambda _: None) -> Outcome:
         return Faulted(reason=f"a file of the trial failed: {error}", lasting=True)
 
 
-def _try(spec: TrialSpec, say: Say) -> Outcome:
+def _try(spec: TrialSpec, say: Say, cancelled: Callable[[], bool]) -> Outcome:
     candidate = Candidate.of(spec.candidate)
     _refuse(spec, candidate)
     spec.folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +67,7 @@ def _try(spec: TrialSpec, say: Say) -> Outcome:
     gpus = read_gpus() if spec.engine.gpus else []
     say("engine starting")
     try:
-        return _serve(spec, command, env, port, say)
+        return _serve(spec, command, env, port, say, cancelled)
     finally:
         if gpus:
             write_json(spec.folder / "gpus.json", {"before": gpus, "after": read_gpus()})
@@ -93,7 +99,12 @@ def _port(engine: EngineSpec) -> int:
 
 
 def _serve(
-    spec: TrialSpec, command: Sequence[str], env: dict[str, str], port: int, say: Say
+    spec: TrialSpec,
+    command: Sequence[str],
+    env: dict[str, str],
+    port: int,
+    say: Say,
+    cancelled: Callable[[], bool],
 ) -> Measured:
     with ExitStack() as stack:
         api = stack.enter_context(SGLangApi(f"http://{sglang.HOST}:{port}"))
@@ -107,7 +118,7 @@ def _serve(
             )
         )
         stack.callback(say, "engine stopping")
-        live = LiveEngine(spec.engine, process, api)
+        live = LiveEngine(spec.engine, process, api, cancelled)
         startup_s = live.wait_until_ready(say)
         try:
             return _measure(spec, live, api, port, startup_s, say)
