@@ -11,9 +11,12 @@ CHILD_FAILED = 137  # SGLang kills its own process tree when its scheduler fails
 class EngineDeathError(CandidateRejectedError):
     """The emulated engine died where SGLang would have; the message is SGLang's last word."""
 
-    def __init__(self, message: str, exit_code: int = CHILD_FAILED) -> None:
+    def __init__(
+        self, message: str, exit_code: int = CHILD_FAILED, *, weights_loaded: bool = True
+    ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.weights_loaded = weights_loaded
 
     @property
     def log(self) -> str:

@@ -6,6 +6,7 @@ CUDA graphs are captured, or later under load. The sizes of activations and grap
 of this model.
 """
 
+import math
 from dataclasses import dataclass
 
 from runners.emulated.death import EngineDeathError
@@ -94,7 +95,7 @@ def divide(  # noqa: PLR0913 - each is one thing the user or the table says
     available = int(hardware.memory_gib * GIB) - CONTEXT_BYTES
     weights = model.weight_bytes // tp
     if weights > available:
-        raise EngineDeathError(_out_of_memory(weights, available))
+        raise EngineDeathError(_out_of_memory(weights, available), weights_loaded=False)
     token = model.kv_bytes_per_token / min(tp, model.kv_heads)
     profiled = _pool_tokens(available, weights, fraction, token, page_size)
     asked = profiled if max_total_tokens is None else min(max_total_tokens, profiled)
@@ -123,7 +124,7 @@ def _pool_tokens(
 ) -> int:
     budget = available * fraction - weights
     if budget <= 0:
-        least = weights / available
+        least = math.ceil(weights / available * 1000 + 1) / 1000
         raise EngineDeathError(
             "ValueError: Loaded weights leave no GPU memory for the KV cache under "
             f"--mem-fraction-static={fraction:g}. Raise --mem-fraction-static above "

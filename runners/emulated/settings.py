@@ -61,6 +61,7 @@ example, ten emulated seconds per second:
   curl -s http://127.0.0.1:30000/generate -H 'Content-Type: application/json' \\
       -d '{{"text": "Hello", "sampling_params": {{"max_new_tokens": 8}}}}'
 
+--list alone shows the tables of models and hardware.
 exit codes, as SGLang's: 1 refused setting, 2 refused flag, 3 port taken, 137 died of memory"""
 
 
