@@ -61,6 +61,11 @@ class ExportProcess:
     ) -> None:
         self.finish(timeout_s=0.0 if error is not None else 60.0)
 
+    @property
+    def pid(self) -> int | None:
+        """The exporter's process, None before it began and after it ended."""
+        return None if self._process is None else self._process.pid
+
     def launched(self, launch: Launch, study: Study) -> None:
         """Show the launch as running."""
         self.sync()

@@ -42,6 +42,7 @@ LARGEST_FILE = 20 * 1024**2
 LEFT_OUT = "left_out.txt"
 MOST_PARAMS = 100  # MLflow's own limit for one batch
 NICENESS = 10
+LONGEST_REASON = 300  # characters; HTTP errors repeat themselves
 STUDY_FILES = ("study.toml", "study.yaml", "study.yml")
 ONCE_FILES = (*STUDY_FILES, "workload.jsonl", "environment.json", "environment.txt")
 FRESH_FILES = ("journal.jsonl", "report.md", "report.html", "report.json")
@@ -253,7 +254,8 @@ def _try_export(folder: Path, uri: str, experiment: str) -> str | None:
     try:
         export(folder, uri, experiment)
     except (MlflowException, BadInputError, JournalError, OSError) as error:
-        return " ".join(str(error).split()) or type(error).__name__
+        why = " ".join(str(error).split()) or type(error).__name__
+        return f"MLflow at {uri} could not be filled: {why[:LONGEST_REASON]}"
     return None
 
 
