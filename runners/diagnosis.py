@@ -42,18 +42,18 @@ class Ending:
 def diagnose(ending: Ending) -> RunnerError:
     """Return the error that says why the engine ended and what to do about it."""
     if not ending.killed:
-        for rule in RULES:
-            if (match := rule.pattern.search(ending.log)) is not None:
-                return rule.verdict(match, ending)
+        if (known := _known(ending)) is not None:
+            return known
         if (found := _exception(ending.log)) is not None:
             when = "died under load" if ending.ready else "refused the setting"
             return CandidateRejectedError(f"the engine {when}: {_short(found)}")
     return _without_a_word(ending)
 
 
-def never_ready(log: str, limit_s: float) -> RunnerError:
-    """Return the error for an engine that runs and does not answer."""
-    return CandidateRejectedError(
+def never_ready(log: str, limit_s: float, fixed_flags: Sequence[str] = ()) -> RunnerError:
+    """Return the error for an engine that runs, or hangs as it dies, and does not answer."""
+    known = _known(Ending(exit_code=0, log=log, fixed_flags=fixed_flags))
+    return known or CandidateRejectedError(
         f"the engine was not ready within {limit_s:g} s; its last line: {last_line(log)}; raise "
         "engine.startup_timeout_s if it was still loading"
     )
@@ -192,6 +192,13 @@ RULES = _rules(
         ),
     )
 )
+
+
+def _known(ending: Ending) -> RunnerError | None:
+    for rule in RULES:
+        if (match := rule.pattern.search(ending.log)) is not None:
+            return rule.verdict(match, ending)
+    return None
 
 
 def _exception(log: str) -> str | None:

@@ -54,10 +54,18 @@ def assert_ours(port: int, pids: Collection[int]) -> None:
     Raises:
         MachineFaultError: nobody listens, or somebody else does.
     """
-    found = _holders(port)
-    if not found:
+    if not _listening(port):
         raise MachineFaultError(f"nobody listens on port {port}, although it just answered")
-    for one in found:
+    assert_not_taken(port, pids)
+
+
+def assert_not_taken(port: int, pids: Collection[int]) -> None:
+    """Check that nobody but *pids* listens on *port*.
+
+    Raises:
+        MachineFaultError: somebody else does.
+    """
+    for one in _holders(port):
         if one.pid not in pids:
             raise MachineFaultError(_taken(port, one))
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from runners.spec import EngineSpec
 
 POLL_S = 0.05
 LAST_WORDS_S = 1.0  # a dying engine breaks its connections a moment before its exit is known
-NEWS_S = 5.0  # between two lines of progress
+NEWS_TICKS = 100  # polls between two lines of progress: about 5 s
 
 
 class LiveEngine:
@@ -28,37 +29,35 @@ class LiveEngine:
         spec: EngineSpec,
         process: EngineProcess,
         api: SGLangApi,
+        port: int,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spec = spec
-        self._cancelled = cancelled
         self._process = process
         self._api = api
+        self._port = port
+        self._cancelled = cancelled
         self._ready = False
         self._oom_kills = oom_kills()
 
     def wait_until_ready(self, say: Callable[[str], None]) -> float:
-        """Wait for a real completion; return the seconds it took.
+        """Wait for a real completion and the end of the engine's own warm-up; return the seconds.
 
         Raises:
-            RunnerError: the engine died, or did not answer in time.
+            RunnerError: the engine died, did not answer in time, or somebody took its port.
         """
         begun = time.monotonic()
-        deadline = begun + self._spec.startup_timeout_s
         given_up = threading.Event()
         pool = ThreadPoolExecutor(1)  # a request may hang; the engine's death must not wait for it
-        answer = pool.submit(self._first_answer, deadline, given_up)
-        next_news = begun + NEWS_S
+        answer = pool.submit(self._first_answer, begun + self._spec.startup_timeout_s, given_up)
         try:
-            while not answer.done():
-                self.check_alive()
-                if (now := time.monotonic()) > deadline:
-                    raise diagnosis.never_ready(
-                        self._process.log_tail(), self._spec.startup_timeout_s
-                    )
-                if now > next_news:
-                    next_news = now + NEWS_S
-                    say(f"engine starting, {now - begun:.0f} s")
+            for tick in count():
+                if answer.done():
+                    break
+                self._check_starting(time.monotonic() - begun)
+                if tick % NEWS_TICKS == NEWS_TICKS - 1:
+                    listener.assert_not_taken(self._port, self._process.pids())
+                    say(f"engine starting, {time.monotonic() - begun:.0f} s")
                 time.sleep(POLL_S)
             answer.result()
         finally:
@@ -74,18 +73,18 @@ class LiveEngine:
         if (code := self._process.exit_code()) is not None:
             raise self._death(code)
 
-    def check_ours(self, port: int) -> dict[str, Any]:
+    def check_ours(self) -> dict[str, Any]:
         """Check that the answering server is the one we started; return what it says of itself.
 
         Raises:
             MachineFaultError: it is another one.
         """
-        listener.assert_ours(port, self._process.pids())
+        listener.assert_ours(self._port, self._process.pids())
         info = self._api.server_info()
-        for field, expected in (("model_path", self._spec.model), ("port", port)):
+        for field, expected in (("model_path", self._spec.model), ("port", self._port)):
             if info.get(field) != expected:
                 raise MachineFaultError(
-                    f"the server on port {port} must be the one we started, with {field} "
+                    f"the server on port {self._port} must be the one we started, with {field} "
                     f"{expected!r}, found {info.get(field)!r}"
                 )
         return info
@@ -102,11 +101,19 @@ class LiveEngine:
         return InvalidMeasurementError(f"the engine runs, but did not answer us: {error!r}")
 
     def _first_answer(self, deadline: float, given_up: threading.Event) -> None:
-        while not given_up.is_set():
-            left_s = max(POLL_S, deadline - time.monotonic())
-            if self._api.completes(self._spec.model, timeout_s=left_s):
-                return
-            given_up.wait(POLL_S)
+        for answers in (self._completes, self._api.warmed_up):
+            while not given_up.is_set() and not answers(max(POLL_S, deadline - time.monotonic())):
+                given_up.wait(POLL_S)
+
+    def _completes(self, timeout_s: float) -> bool:
+        return self._api.completes(self._spec.model, timeout_s)
+
+    def _check_starting(self, took_s: float) -> None:
+        self.check_alive()
+        if took_s > self._spec.startup_timeout_s:
+            raise diagnosis.never_ready(
+                self._process.log_tail(), self._spec.startup_timeout_s, self._spec.flags
+            )
 
     def _death(self, code: int) -> RunnerError:
         return diagnosis.diagnose(

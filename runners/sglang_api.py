@@ -89,6 +89,13 @@ class SGLangApi:
             )
         return bool(answer.json()["choices"])
 
+    def warmed_up(self, timeout_s: float) -> bool:
+        """True when the server has finished the warm-up it does by itself once it can answer."""
+        try:
+            return self._client.get("/health", timeout=timeout_s).status_code == OK
+        except httpx.TransportError:
+            return False
+
     def server_info(self) -> dict[str, Any]:
         """Return everything the server says about its own settings."""
         return dict(self._get("/server_info").json())

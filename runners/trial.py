@@ -1,8 +1,9 @@
 """One trial end to end: start the engine, check it, load it, measure, leave nothing behind."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ from runners.errors import (
 )
 from runners.launch_record import write_json
 from runners.live_engine import LiveEngine
-from runners.load_process import run_load
+from runners.load_process import LoadResult, run_load
 from runners.load_watch import LoadWatch, gpu_sampler
 from runners.measure import check, measurement_of
 from runners.nvml_gpu import read_gpus
@@ -29,6 +30,7 @@ from search_spaces import Candidate
 from search_spaces.sglang import value_problems, wrong_names
 
 MOST_LAG_MS = 25.0  # of wall clock; more, and an emulated engine is slower than it claims
+SHORTEST_SAMPLE_S = 0.1
 
 Say = Callable[[str], None]
 
@@ -56,18 +58,32 @@ def run_trial(
         return Faulted(reason=f"a file of the trial failed: {error}", lasting=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launch:
+    """What one launch is about: who asked for what, on which port, and who wants to know."""
+
+    spec: TrialSpec
+    port: int
+    say: Say
+    cancelled: Callable[[], bool]
+
+    @property
+    def url(self) -> str:
+        return f"http://{sglang.HOST}:{self.port}"
+
+
 def _try(spec: TrialSpec, say: Say, cancelled: Callable[[], bool]) -> Outcome:
     candidate = Candidate.of(spec.candidate)
     _refuse(spec, candidate)
     spec.folder.mkdir(parents=True, exist_ok=True)
-    port = _port(spec.engine)
-    command = sglang.command(spec.engine, candidate, port)
+    asked = _Launch(spec=spec, port=_port(spec.engine), say=say, cancelled=cancelled)
+    command = sglang.command(spec.engine, candidate, asked.port)
     env = sglang.environment(spec.engine, spec.environment_names)
     launch_record.write_launch(spec, command, env)
     gpus = read_gpus() if spec.engine.gpus else []
     say("engine starting")
     try:
-        return _serve(spec, command, env, port, say, cancelled)
+        return _serve(asked, command, env)
     finally:
         if gpus:
             write_json(spec.folder / "gpus.json", {"before": gpus, "after": read_gpus()})
@@ -98,16 +114,10 @@ def _port(engine: EngineSpec) -> int:
     return engine.port
 
 
-def _serve(
-    spec: TrialSpec,
-    command: Sequence[str],
-    env: dict[str, str],
-    port: int,
-    say: Say,
-    cancelled: Callable[[], bool],
-) -> Measured:
+def _serve(asked: _Launch, command: Sequence[str], env: Mapping[str, str]) -> Measured:
+    spec = asked.spec
     with ExitStack() as stack:
-        api = stack.enter_context(SGLangApi(f"http://{sglang.HOST}:{port}"))
+        api = stack.enter_context(SGLangApi(asked.url))
         process = stack.enter_context(
             launch(
                 command,
@@ -117,40 +127,22 @@ def _serve(
                 study_id=spec.study_id,
             )
         )
-        stack.callback(say, "engine stopping")
-        live = LiveEngine(spec.engine, process, api, cancelled)
-        startup_s = live.wait_until_ready(say)
+        stack.callback(asked.say, "engine stopping")
+        live = LiveEngine(spec.engine, process, api, asked.port, asked.cancelled)
+        startup_s = live.wait_until_ready(asked.say)
         try:
-            return _measure(spec, live, api, port, startup_s, say)
+            return _measure(asked, live, api, startup_s)
         except (httpx.HTTPError, RunnerError) as error:
             raise live.blame(error) from error
 
 
-def _measure(
-    spec: TrialSpec, live: LiveEngine, api: SGLangApi, port: int, startup_s: float, say: Say
-) -> Measured:
-    info = live.check_ours(port)
+def _measure(asked: _Launch, live: LiveEngine, api: SGLangApi, startup_s: float) -> Measured:
+    spec = asked.spec
+    info = live.check_ours()
     write_json(spec.folder / "server_info.json", info)
     found = _effective(spec, info)
     api.flush_cache()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    with gpu_sampler(spec.engine.gpus, visible) as gpus:
-        watch = LoadWatch(
-            api=api,
-            live=live,
-            gpus=gpus,
-            say=say,
-            interval_s=max(0.1, 1.0 / spec.engine.speed),
-        )
-        result = run_load(
-            base_url=f"http://{sglang.HOST}:{port}",
-            model=spec.engine.model,
-            plan_path=spec.workload_path,
-            load=spec.workload.load,
-            folder=spec.folder,
-            on_progress=watch.on_progress,
-            watch=watch.watch,
-        )
+    result, watch = _load(asked, live, api)
     if spec.engine.emulated:
         _check_lag(api.server_info())
     measurement = measurement_of(
@@ -166,6 +158,23 @@ def _measure(
     return Measured(
         measurement=measurement, effective=found, engine_version=str(info.get("version"))
     )
+
+
+def _load(asked: _Launch, live: LiveEngine, api: SGLangApi) -> tuple[LoadResult, LoadWatch]:
+    spec = asked.spec
+    with gpu_sampler(spec.engine.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")) as gpus:
+        interval_s = max(SHORTEST_SAMPLE_S, 1.0 / spec.engine.speed)
+        watch = LoadWatch(api=api, live=live, gpus=gpus, say=asked.say, interval_s=interval_s)
+        result = run_load(
+            base_url=asked.url,
+            model=spec.engine.model,
+            plan_path=spec.workload_path,
+            load=spec.workload.load,
+            folder=spec.folder,
+            on_progress=watch.on_progress,
+            watch=watch.watch,
+        )
+    return result, watch
 
 
 def _effective(spec: TrialSpec, info: dict[str, Any]) -> dict[str, Any]:

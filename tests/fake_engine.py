@@ -1,8 +1,8 @@
 """A small HTTP server that speaks enough of SGLang to be tried, and fails on request.
 
 `python fake_engine.py --fake=WHAT --model-path M --port P [any other flags]`, where WHAT is "" or
-exit, silent, never-ready, hang, missing-model, oom, die-under-load, orphan, busy, other-model,
-refuse.
+exit, silent, never-ready, hang, cold, missing-model, oom, die-under-load, orphan, busy,
+other-model, refuse.
 """
 
 import argparse
@@ -35,12 +35,17 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     options: argparse.Namespace
     totals = Totals()
+    health_checks = 0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
     def do_GET(self) -> None:
         match self.path.partition("?")[0]:
+            case "/health":
+                Handler.health_checks += 1
+                warm = Handler.health_checks > 3 and self.options.fake != "cold"
+                self._json(200 if warm else 503, {})
             case "/server_info":
                 self._json(200, self._server_info())
             case "/v1/loads":

@@ -178,3 +178,9 @@ def test_an_engine_that_never_answers_is_quoted() -> None:
     """The last line is the best hint at what it was waiting for."""
     with pytest.raises(CandidateRejectedError, match=r"within 900 s; .*'Loading shards: 10%'"):
         raise never_ready("start\nLoading shards: 10%\n", 900)
+
+
+def test_an_engine_that_hangs_as_it_dies_is_diagnosed_by_its_log() -> None:
+    """What it said before it hung is the reason, not that it was late."""
+    with pytest.raises(MachineFaultError, match="port was taken"):
+        raise never_ready("ERROR: [Errno 98] ... address already in use\nshutting down\n", 900)

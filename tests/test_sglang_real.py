@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import pytest
 from runners import Faulted, Measured, TrialSpec, process_table, sglang
 from runners.diagnosis import Ending, diagnose
 from runners.engine_process import EngineProcess, launch
-from runners.errors import CandidateRejectedError, MachineFaultError
+from runners.errors import CandidateRejectedError
 from runners.janitor import STUDY_MARK
 from runners.listener import free_port
 from runners.spec import EngineSpec, LoadSpec, WorkloadSpec
@@ -156,23 +155,6 @@ def test_a_missing_model_stops_the_study(engine: EngineSpec, tmp_path: Path) -> 
     assert outcome.lasting
     assert "check engine.model" in outcome.reason
     assert _left() == []
-
-
-def test_a_port_taken_during_the_start_is_a_fault(engine: EngineSpec, tmp_path: Path) -> None:
-    """SGLang finds out at the very end of its start; the candidate is not to blame."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        words = sglang.command(engine, Candidate.of({}), server.getsockname()[1])
-        with launch(
-            words,
-            env=sglang.environment(engine, NAMES),
-            log_path=tmp_path / "log",
-            grace_s=5,
-            study_id=STUDY,
-        ) as process:
-            error = diagnose(_end(process))
-    assert isinstance(error, MachineFaultError)
-    assert not error.lasting
-    assert "port was taken" in str(error)
 
 
 def test_kill_9_of_the_worker_under_load_leaves_no_engine(

@@ -119,9 +119,9 @@ def test_every_failure_has_its_outcome_and_its_sentence(
     assert _nothing_left()
 
 
-@pytest.mark.parametrize("fake", ["never-ready", "hang"])
+@pytest.mark.parametrize("fake", ["never-ready", "hang", "cold"])
 def test_an_engine_that_is_never_ready_is_given_up(spec: Make, fake: str) -> None:
-    """Neither a closed port nor a request without an answer outlasts the start-up limit."""
+    """A closed port, a hanging request, a warm-up without end: none outlasts the limit."""
     outcome = run_trial(spec(fake, startup_timeout_s=1.0))
     assert isinstance(outcome, Rejected)
     assert "not ready within 1 s" in outcome.reason
