@@ -204,9 +204,10 @@ def _write_launch(folder: Path, journal: Journal, number: int, step: Step, reque
     outcome = step.outcome or measured(step.values, number)
     if isinstance(outcome, Measured):
         flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in step.values.items())
-        command = f"python -m sglang.launch_server --model-path made-up/model-8b {flags}\n"
+        command = "# with these variables and no others: PATH\n"
+        command += f"python -m sglang.launch_server --model-path made-up/model-8b {flags}\n"
         (launch / "launch.txt").write_text(command, encoding="utf-8")
-        write_records(launch / "records.jsonl", records(outcome.measurement, number, requests))
+        write_records(launch / "requests.jsonl", records(outcome.measurement, number, requests))
     took_s = 300.0 + 7 * number if isinstance(outcome, Measured) else 45.0
     journal.finished(number, outcome, took_s=took_s, at=_text(at + timedelta(seconds=took_s)))
 

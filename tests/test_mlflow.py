@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from study_factory import START, Step, measured, usual_steps, write_study
 
 from runners import Rejected
 from runners.records import write_records
 from search_spaces import Value
+from tests.study_factory import START, Step, measured, usual_steps, write_study
 from tuner.export_loop import export_on_request
 from tuner.export_process import ExportProcess
 from tuner.journal import Closed, Journal
@@ -124,7 +124,7 @@ def test_files_are_kept_with_their_runs(store: str, tmp_path: Path) -> None:
     os.truncate(folder / "launches" / "001" / "engine.log", LARGEST_FILE + 1)
     report = export(folder, store, "files")
     baseline, good = report.child_run_ids
-    assert files_of(store, baseline) >= {"engine.log", "launch.txt", "records.jsonl", "plots"}
+    assert files_of(store, baseline) >= {"engine.log", "launch.txt", "requests.jsonl", "plots"}
     assert files_of(store, baseline, "plots") == {"plots/latencies.png"}
     assert "engine.log.left_out.txt" in files_of(store, good)
     assert "engine.log" not in files_of(store, good)
@@ -349,13 +349,13 @@ def test_a_real_server_is_filled_by_the_process(server: str, tmp_path: Path) -> 
     report = export(folder, server, "over http")
     assert (report.created, report.skipped) == (0, 4)
     assert len(runs_of(server, report)) == 4
-    assert "records.jsonl" in files_of(server, report.child_run_ids[0])
+    assert "requests.jsonl" in files_of(server, report.child_run_ids[0])
     assert report.url.startswith(f"{server}/#/compare-runs?")
 
 
 def test_records_without_a_success_give_no_picture(store: str, tmp_path: Path) -> None:
     """A launch whose requests all failed is exported without a plot of latencies."""
     folder = write_study(tmp_path / "s5", STEPS[:1], requests=QUICK)
-    write_records(folder / "launches" / "000" / "records.jsonl", [])
+    write_records(folder / "launches" / "000" / "requests.jsonl", [])
     report = export(folder, store, "no success")
     assert "plots" not in files_of(store, report.child_run_ids[0])

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_factory import (
+
+from objectives import Interval, Limit, Margin
+from runners import Faulted, Rejected
+from runners.records import write_records
+from search_spaces import Value
+from tests.study_factory import (
     OUT_OF_MEMORY,
     Step,
     infeasible_steps,
@@ -19,11 +24,6 @@ from study_factory import (
     usual_steps,
     write_study,
 )
-
-from objectives import Interval, Limit, Margin
-from runners import Faulted, Rejected
-from runners.records import write_records
-from search_spaces import Value
 from tuner.bad_input import BadInputError
 from tuner.journal import Closed, History, Journal, Opened
 from tuner.report import ReportFiles, write_report
@@ -111,7 +111,7 @@ def test_the_winners_command_is_the_one_that_was_launched(usual: ReportFiles) ->
     """What is offered for pasting is what started the winning launch, word for word."""
     winner = json.loads(usual.json.read_text(encoding="utf-8"))["winner"]
     launched = usual.json.parent / "launches" / f"{winner['number']:03d}" / "launch.txt"
-    assert winner["command"] == launched.read_text(encoding="utf-8").strip()
+    assert winner["command"] == launched.read_text(encoding="utf-8").splitlines()[1].strip()
     assert winner["command"] in usual.md.read_text(encoding="utf-8")
     assert winner["flags"][0].startswith("--")
 
@@ -263,7 +263,7 @@ def test_files_that_a_crash_left_out_or_cut_do_not_stop_the_report(tmp_path: Pat
     launch = folder / "launches" / "000"
     (launch / "launch.txt").unlink()
     (folder / "environment.json").write_text('{"machine": {', encoding="utf-8")
-    records = launch / "records.jsonl"
+    records = launch / "requests.jsonl"
     records.write_bytes(records.read_bytes()[:-100])
     record, summary = read(folder)
     assert to_json(record, summary)["winner"]["command"] is None
@@ -273,13 +273,16 @@ def test_files_that_a_crash_left_out_or_cut_do_not_stop_the_report(tmp_path: Pat
     latencies = read_latencies(launch)
     assert latencies is not None
     assert len(latencies.ttft_ms) == QUICK - 10 - 1  # warm-up and the one cut in half
+    faster = read_latencies(launch, speed=10.0)
+    assert faster is not None
+    assert faster.ttft_ms[0] == pytest.approx(10 * latencies.ttft_ms[0])
     records.unlink()
     assert read_latencies(launch) is None
 
 
 def test_a_launch_without_successes_has_no_latencies(tmp_path: Path) -> None:
     """Records of nothing but warm-up give no picture."""
-    write_records(tmp_path / "records.jsonl", [])
+    write_records(tmp_path / "requests.jsonl", [])
     assert read_latencies(tmp_path) is None
 
 

@@ -18,7 +18,6 @@ from urllib.parse import quote
 from tuner.bad_input import BadInputError
 from tuner.export_loop import export_on_request
 from tuner.journal import JournalError
-from tuner.report.latencies import read_latencies
 from tuner.report.latency_plots import plot_launch
 from tuner.report.study_record import StudyRecord, read_study
 from tuner.report.summary import summarize
@@ -198,7 +197,9 @@ class _Export:
         if folder.is_dir():
             for path in sorted(p for p in folder.iterdir() if p.is_file()):
                 _send(self._client, run_id, path)
-        latencies = None if trial is None or trial.score is None else read_latencies(folder)
+        latencies = (
+            None if trial is None or trial.score is None else self._record.latencies(launch.number)
+        )
         if latencies is None:
             return
         mark = f" ({WATERMARK})" if self._record.emulated else ""

@@ -11,7 +11,9 @@ DPI = 150
 
 
 @contextmanager
-def canvas(path: Path, size: tuple[float, float], panels: int = 1) -> Iterator[list[Any]]:
+def canvas(
+    path: Path, size: tuple[float, float], panels: int = 1, *, title: str | None = None
+) -> Iterator[list[Any]]:
     """Give out *panels* axes side by side; what is drawn on them is saved to *path*."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -20,6 +22,8 @@ def canvas(path: Path, size: tuple[float, float], panels: int = 1) -> Iterator[l
     with rc_context({**style, "axes.grid": True, "grid.color": "#e6e6e6", "axes.axisbelow": True}):
         figure = Figure(figsize=size, layout="constrained")
         axes = [figure.add_subplot(1, panels, 1 + i) for i in range(panels)]
+        if title is not None:
+            figure.suptitle(title, fontsize=8.5, fontweight="bold")
         yield axes
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=DPI, metadata={"Software": None})

@@ -10,12 +10,12 @@ from tuner.report.evidence import (
     health_section,
     trials_section,
 )
-from tuner.report.latencies import Latencies, read_latencies
+from tuner.report.latencies import Latencies
 from tuner.report.latency_plots import PANELS, plot_share_below, plot_spread
 from tuner.report.page import Page, Pictures, Section
 from tuner.report.study_record import StudyRecord
 from tuner.report.summary import Summary
-from tuner.report.trial_plots import plot_knobs, plot_time_line, plot_trade_off
+from tuner.report.trial_plots import picture_title, plot_knobs, plot_time_line, plot_trade_off
 from tuner.report.verdict import (
     command_section,
     comparison_section,
@@ -66,7 +66,12 @@ def _pictures_of_trials(record: StudyRecord, summary: Summary, plots: Path) -> I
 def _latencies(record: StudyRecord, summary: Summary, plots: Path) -> Iterator[Pictures]:
     launches = _compared(record, summary)
     for draw in (plot_spread, plot_share_below) if launches else ():
-        yield Pictures(tuple(draw(launches, record.limits, f, plots) for f in PANELS))
+        yield Pictures(
+            tuple(
+                draw(launches, record.limits, family, plots, title=picture_title(record))
+                for family in PANELS
+            )
+        )
 
 
 def _compared(record: StudyRecord, summary: Summary) -> dict[str, Latencies]:
@@ -78,7 +83,7 @@ def _compared(record: StudyRecord, summary: Summary) -> dict[str, Latencies]:
         if trial is None or trial.number in seen:
             continue
         seen.add(trial.number)
-        latencies = read_latencies(record.folder.launch(trial.number))
+        latencies = record.latencies(trial.number)
         if latencies is not None:
             found[f"{name} (launch {trial.number})"] = latencies
     return found

@@ -1,9 +1,13 @@
-"""The latencies of one launch, request by request, as its records tell them."""
+"""The latencies of one launch, request by request, as the load client's records tell them."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from runners.latencies import samples
 from runners.records import MEASURED, RequestRecord, read_records
+
+RECORDS = "requests.jsonl"  # on the client's clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,32 +22,21 @@ class Latencies:
         return self.ttft_ms if family == "ttft" else self.tpot_ms
 
 
-def read_latencies(launch_folder: Path) -> Latencies | None:
-    """Read a launch's latencies; None when it left no records of a success."""
-    path = launch_folder / "records.jsonl"
+def read_latencies(launch_folder: Path, *, speed: float = 1.0) -> Latencies | None:
+    """Read a launch's latencies, of an engine that lived *speed* seconds per second.
+
+    None when the launch left no records of a success.
+    """
+    path = launch_folder / RECORDS
     if not path.exists():
         return None
-    records = [r for r in _whole_lines(path) if r.phase == MEASURED and r.ok]
-    ttft = tuple(v for r in records if (v := ttft_ms(r)) is not None)
-    tpot = tuple(v for r in records if (v := tpot_ms(r)) is not None)
-    return Latencies(ttft_ms=ttft, tpot_ms=tpot) if ttft else None
+    measured = [r.scaled(speed) for r in _whole_lines(path) if r.phase == MEASURED]
+    ttft = _finite(measured, "ttft")
+    return Latencies(ttft_ms=ttft, tpot_ms=_finite(measured, "tpot")) if ttft else None
 
 
-def ttft_ms(record: RequestRecord) -> float | None:
-    """Return the time from sending to the first content token."""
-    if record.first_token_s is None:
-        return None
-    return (record.first_token_s - record.sent_s) * 1000
-
-
-def tpot_ms(record: RequestRecord) -> float | None:
-    """Return the mean time for each output token after the first."""
-    if record.first_token_s is None or record.last_token_s is None:
-        return None
-    after_first = (record.output_tokens or 0) - 1
-    if after_first < 1:
-        return None
-    return (record.last_token_s - record.first_token_s) / after_first * 1000
+def _finite(measured: list[RequestRecord], name: str) -> tuple[float, ...]:
+    return tuple(value for _, value in samples(measured, name) if math.isfinite(value))
 
 
 def _whole_lines(path: Path) -> list[RequestRecord]:

@@ -11,7 +11,7 @@ from tuner.report.page import Picture
 
 PANELS = {"ttft": "TTFT (ms)", "tpot": "TPOT (ms)"}
 LINES = ((50, ":"), (95, "-"), (99, "-."))
-BINS = 40
+MOST_BINS = 40
 STYLES: tuple[dict[str, Any], ...] = (
     {"linestyle": "--", "color": PALE, "linewidth": 1.5},
     {"linestyle": "-", "color": INK, "linewidth": 1.8},
@@ -22,28 +22,32 @@ def plot_launch(
     latencies: Latencies, limits: Sequence[Limit], path: Path, *, title: str
 ) -> Picture:
     """Draw the latencies of one launch: p50, p95, p99, the tail beyond p95, and the limits."""
-    with canvas(path, WIDE, panels=2) as panels:
+    with canvas(path, WIDE, panels=2, title=title) as panels:
         for axes, (family, name) in zip(panels, PANELS.items(), strict=True):
             values = latencies.of(family)
             _histogram(axes, values)
             _limit_lines(axes, limits, family)
             axes.set(xlabel=name, ylabel="requests")
-        panels[0].figure.suptitle(title, fontsize=9)
         legend_below(panels, columns=6)
     return Picture(path, f"{title}: TTFT and TPOT of each measured request.")
 
 
 def plot_spread(
-    launches: Mapping[str, Latencies], limits: Sequence[Limit], family: str, folder: Path
+    launches: Mapping[str, Latencies],
+    limits: Sequence[Limit],
+    family: str,
+    folder: Path,
+    *,
+    title: str | None = None,
 ) -> Picture:
     """Draw how the latencies of several launches spread, as shares of their requests."""
     path = folder / f"{family}_spread.png"
-    with canvas(path, SMALL) as (axes,):
+    with canvas(path, SMALL, title=title) as (axes,):
         bins = _bins([v for launch in launches.values() for v in launch.of(family)])
-        for (title, launch), style in zip(launches.items(), STYLES, strict=False):
+        for (name, launch), style in zip(launches.items(), STYLES, strict=False):
             values = launch.of(family)
             weights = [100 / max(len(values), 1)] * len(values)
-            axes.hist(values, bins, weights=weights, histtype="step", label=title, **style)
+            axes.hist(values, bins, weights=weights, histtype="step", label=name, **style)
         _limit_lines(axes, limits, family)
         axes.set(xlabel=PANELS[family], ylabel="share of requests (%)")
         legend_below([axes], columns=2)
@@ -51,14 +55,19 @@ def plot_spread(
 
 
 def plot_share_below(
-    launches: Mapping[str, Latencies], limits: Sequence[Limit], family: str, folder: Path
+    launches: Mapping[str, Latencies],
+    limits: Sequence[Limit],
+    family: str,
+    folder: Path,
+    *,
+    title: str | None = None,
 ) -> Picture:
     """Draw which share of the requests was at least as fast (the empirical distribution)."""
     path = folder / f"{family}_share_below.png"
-    with canvas(path, SMALL) as (axes,):
-        for (title, launch), style in zip(launches.items(), STYLES, strict=False):
+    with canvas(path, SMALL, title=title) as (axes,):
+        for (name, launch), style in zip(launches.items(), STYLES, strict=False):
             if launch.of(family):
-                axes.ecdf(launch.of(family), label=title, **style)
+                axes.ecdf(launch.of(family), label=name, **style)
         axes.axhline(0.95, color="#777777", linewidth=0.9, linestyle=":", label="95 %")
         _limit_lines(axes, limits, family)
         axes.set(xlabel=PANELS[family], ylabel="share of requests at or below", ylim=(0, 1.02))
@@ -90,4 +99,6 @@ def _limit_lines(axes: Any, limits: Sequence[Limit], family: str) -> None:
 def _bins(values: Sequence[float]) -> Any:
     import numpy as np
 
-    return np.histogram_bin_edges(values, bins=BINS) if values else BINS
+    if not values:
+        return MOST_BINS
+    return np.histogram_bin_edges(values, bins=min(MOST_BINS, 5 + int(len(values) ** 0.5)))

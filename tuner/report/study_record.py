@@ -9,6 +9,7 @@ from typing import Any
 from objectives import Limit, ThroughputUnderLimits
 from tuner.bad_input import BadInputError
 from tuner.journal import History, read_journal, read_opened
+from tuner.report.latencies import Latencies, read_latencies
 from tuner.study import Study
 from tuner.study_file import StudyFile
 from tuner.study_folder import StudyFolder
@@ -66,7 +67,12 @@ class StudyRecord:
     def command(self, number: int) -> str | None:
         """Return the command line that started launch *number*, None when none was written."""
         path = self.folder.launch(number) / "launch.txt"
-        return path.read_text(encoding="utf-8").strip() if path.exists() else None
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return "\n".join(line for line in lines if not line.startswith("#")).strip() or None
+
+    def latencies(self, number: int) -> Latencies | None:
+        """Return the latencies of launch *number*, None when it left no records of a success."""
+        return read_latencies(self.folder.launch(number), speed=self.file.engine.speed)
 
 
 def read_study(root: Path) -> StudyRecord:

@@ -55,6 +55,11 @@ def latency_metrics(limits: Sequence[Limit]) -> tuple[str, ...]:
     return tuple(sorted({*limited, *others}, key=lambda m: (m[:4] == "tpot", m)))
 
 
+def picture_title(record: StudyRecord) -> str | None:
+    """Return what must stand over a picture that leaves its report: that it is emulated."""
+    return "EMULATED, not a measurement of real hardware" if record.emulated else None
+
+
 def plot_knobs(record: StudyRecord, summary: Summary, folder: Path) -> list[Picture]:
     """Draw every plotted metric against every knob."""
     metrics = (record.objective.maximize, *latency_metrics(record.limits))
@@ -76,7 +81,7 @@ def plot_trade_off(record: StudyRecord, summary: Summary, folder: Path) -> list[
 def plot_time_line(record: StudyRecord, folder: Path) -> Picture:
     """Draw how long each launch took, and what came of it."""
     path = folder / "time_line.png"
-    with canvas(path, WIDE) as (axes,):
+    with canvas(path, WIDE, title=picture_title(record)) as (axes,):
         for state, (hatch, colour) in HATCHES.items():
             trials = [t for t in record.trials if state_of(t) == state]
             if trials:
@@ -112,7 +117,7 @@ def _plot_knob(
         Point(order.index(v) if order else float(v), _figure(trial, metric), trial)
         for trial, v in known
     ]
-    with canvas(path, SMALL) as (axes,):
+    with canvas(path, SMALL, title=picture_title(record)) as (axes,):
         _scatter(axes, points, summary)
         _limit_line(axes, record.limits, metric, across=True)
         if order:
@@ -133,7 +138,7 @@ def _plot_trade_off(record: StudyRecord, summary: Summary, metric: str, folder: 
         for trial in record.trials
         if (x := _figure(trial, metric)) is not None and math.isfinite(x)
     ]
-    with canvas(path, SMALL) as (axes,):
+    with canvas(path, SMALL, title=picture_title(record)) as (axes,):
         _scatter(axes, points, summary)
         _limit_line(axes, record.limits, metric, across=False)
         axes.set(xlabel=with_unit(metric), ylabel=with_unit(maximize))
@@ -156,6 +161,7 @@ def _scatter(axes: Any, points: Sequence[Point], summary: Summary) -> None:
     if endless:
         mark = {"marker": "^", "color": PALE, "label": "infinite (timed out)"}
         axes.scatter(endless, [0.98] * len(endless), s=30, transform=edge, **mark)
+    axes.update_datalim([(p.x, 0.0) for p in points])
     axes.margins(0.08)
     axes.set_ylim(bottom=0)
     _ring(axes, finite, summary.baseline, marker="s", size=90, label="engine defaults")

@@ -98,12 +98,15 @@ def broken_limit(margin: Margin) -> str:
     allowed = f"{'at most' if limit.at_most is not None else 'at least'} {limit.bound:g}"
     if margin.value is None:
         return f"{name} has no finite value, allowed is {allowed} {unit(limit.metric)}".strip()
-    return f"{name} is {number(margin.value)}, allowed is {allowed} {unit(limit.metric)}".strip()
+    return f"{name} is {margin.value:.5g}, allowed is {allowed} {unit(limit.metric)}".strip()
 
 
 def percent(share: float | None) -> str:
     """Write a relative change with its sign."""
-    return ABSENT if share is None else f"{share:+.1%}".replace("%", " %")
+    if share is None:
+        return ABSENT
+    digits = 2 if 0 < abs(share) < 0.001 else 1  # noqa: PLR2004  # what would round to 0.0
+    return f"{share:+.{digits}%}".replace("%", " %")
 
 
 def seconds(value: float) -> str:
