@@ -46,10 +46,11 @@ def run_launches(
     cluster's. Every node must see the study's *folder*: Ctrl-C or SIGTERM writes a file there, at
     which running trials stop their engines.
     """
+    folder = folder.resolve()
     stop_file = folder / STOP_FILE
     with (
-        _interruptible(loop, stop_file),
         _cluster(address, loop.parallel),
+        _interruptible(loop, stop_file),  # after Ray has started, which sets handlers of its own
         _scratch(folder / SCRATCH) as scratch,
     ):
         tune.Tuner(
@@ -138,9 +139,9 @@ def _bundle(gpus: int) -> dict[str, float]:
 @contextmanager
 def _cluster(address: str, parallel: int) -> Iterator[None]:
     mine = {"num_cpus": parallel + 1, "include_dashboard": False} if address == LOCAL else {}
-    ray.init(address=address, log_to_driver=False, configure_logging=False, **mine)
     for name in ("ray", "ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    ray.init(address=address, log_to_driver=False, configure_logging=False, **mine)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ TELEMETRY_OFF = {
     "DO_NOT_TRACK": "1",
 }
 RAY = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # Tune's own tables; the older reporter can be silenced
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours stops the launch cleanly
     "TUNE_MAX_PENDING_TRIALS_PG": "1",
