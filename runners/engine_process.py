@@ -83,21 +83,15 @@ def launch(
         stdout=subprocess.PIPE,
     )
     news = _News(caller)
-    shared: set[Path] = set()
     try:
         engine = EngineProcess(log_path, news)
         caller.wait()  # it left when the guardian began
-        try:
-            yield engine
-        finally:
-            shared = janitor.shared_memory_of(engine.pids())
+        yield engine
     finally:
         news.ask_to_stop()
         news.wait_for_end(grace_s + guardian.KILL_LIMIT_S + STOP_SLACK_S)
         janitor.kill_marked(janitor.LAUNCH_MARK, launch_id)
         caller.wait()
-        for file in shared:
-            file.unlink(missing_ok=True)
 
 
 class _News:

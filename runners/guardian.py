@@ -23,6 +23,8 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 KILL_LIMIT_S = 30.0  # a process that a driver holds in the kernel dies late; then we report it
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where the engine puts it, not we
+SHARED_MEMORY_PREFIXES = ("sglang_loads_", "sgl_shm_")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -94,9 +96,12 @@ class Guardian:
             self._reap()
 
     def stop_all(self) -> None:
-        """End every descendant: politely, then after the grace by force."""
+        """End every descendant: politely, then after the grace by force; then tidy up."""
+        shared = [file for pid in tree(os.getpid()) for file in _shared_memory(pid)]
         self._end(signal.SIGTERM, self._grace_s)
         self._end(signal.SIGKILL, KILL_LIMIT_S)
+        for file in shared:
+            file.unlink(missing_ok=True)
 
     def _end(self, number: int, limit_s: float) -> None:
         deadline, told = time.monotonic() + limit_s, set[int]()
@@ -145,6 +150,19 @@ class Guardian:
             os.write(1, json.dumps(news).encode() + b"\n")
         except BrokenPipeError:
             self._caller_listens = False  # the caller is gone, and that ends us anyway
+
+
+def _shared_memory(pid: int) -> list[Path]:
+    """Return the files that SGLang would leave in shared memory if its *pid* were killed."""
+    files = []
+    try:
+        for descriptor in Path("/proc", str(pid), "fd").iterdir():
+            file = descriptor.readlink()
+            if file.parent == SHARED_MEMORY and file.name.startswith(SHARED_MEMORY_PREFIXES):
+                files.append(file)
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return files  # it ended by itself in the meantime
+    return files
 
 
 def _die_with(guardian: int) -> None:

@@ -1,4 +1,4 @@
-"""Removes what a driver that died left behind: processes and shared memory, by mark, not by name.
+"""Removes the processes that a driver left behind when it died, by mark and never by name.
 
 Every engine is started with two marks in its environment: the study it belongs to and the launch.
 """
@@ -6,15 +6,12 @@ Every engine is started with two marks in its environment: the study it belongs 
 import os
 import signal
 import time
-from pathlib import Path
 
 from runners import process_table
 from runners.errors import MachineFaultError
 
 STUDY_MARK, LAUNCH_MARK = "TUNER_STUDY", "TUNER_LAUNCH"
 KILL_LIMIT_S = 10.0
-SHARED_MEMORY = "/dev/shm/"  # noqa: S108  # where the engine puts it, not we
-ENGINE_PREFIXES = ("sglang_loads_", "sgl_shm_")
 
 
 def sweep(study_id: str) -> list[int]:
@@ -42,17 +39,6 @@ def kill_marked(variable: str, value: str) -> list[int]:
         killed += [pid for pid in found if pid not in killed]
         time.sleep(0.05)
     return killed
-
-
-def shared_memory_of(pids: list[int]) -> set[Path]:
-    """Return the engine's shared-memory files that *pids* hold open."""
-    return {
-        Path(file)
-        for pid in pids
-        for file in process_table.open_files(pid)
-        if file.startswith(SHARED_MEMORY)
-        and file.removeprefix(SHARED_MEMORY).startswith(ENGINE_PREFIXES)
-    }
 
 
 def _foes(variable: str, value: str) -> list[int]:

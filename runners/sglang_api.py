@@ -15,16 +15,18 @@ SMOKE_PROMPT, SMOKE_TOKENS = [10, 11, 12], 2  # ids that every vocabulary has
 OK, SERVER_ERROR = 200, 500
 IDLE_LIMIT_S = 60.0
 NOT_YET = (408, 425, 429)
+# A counter appears with its first event. Until then the gauge beside it, which is there from the
+# start, tells that the engine counts such events and has seen none.
 COUNTERS = {
-    "prompt_tokens": "sglang:prompt_tokens_total",
-    "cached_tokens": "sglang:cached_tokens_total",
-    "retractions": "sglang:num_retracted_requests_total",
+    "prompt_tokens": ("sglang:prompt_tokens_total", "sglang:num_running_reqs"),
+    "cached_tokens": ("sglang:cached_tokens_total", "sglang:cache_hit_rate"),
+    "retractions": ("sglang:num_retracted_requests_total", "sglang:num_retracted_reqs"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """The engine's running totals; None where it has not counted yet."""
+    """The engine's running totals; None where it does not count."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -118,9 +120,13 @@ class SGLangApi:
 
     def counters(self) -> Counters:
         """Return the engine's totals so far, summed over its ranks."""
-        totals = _totals(self._get("/metrics").text, COUNTERS.values())
+        totals = _totals(self._get("/metrics").text)
         return Counters(
-            **{field: int(totals[name]) for field, name in COUNTERS.items() if name in totals}
+            **{
+                field: int(totals.get(counter, 0))
+                for field, (counter, gauge) in COUNTERS.items()
+                if counter in totals or gauge in totals
+            }
         )
 
     def live_load(self) -> LiveLoad | None:
@@ -159,15 +165,14 @@ def window(before: Counters, after: Counters, loads: Iterable[LiveLoad]) -> Engi
 
 
 def _rise(before: int | None, after: int | None) -> int | None:
-    return None if after is None else after - (before or 0)  # a counter appears with its first use
+    return None if before is None or after is None else after - before
 
 
-def _totals(text: str, names: Iterable[str]) -> Mapping[str, float]:
+def _totals(text: str) -> Mapping[str, float]:
     from prometheus_client.parser import text_string_to_metric_families
 
-    wanted, totals = set(names), dict[str, float]()
+    totals: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name in wanted:
-                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
     return totals

@@ -131,3 +131,21 @@ def test_sigterm_to_the_guardian_stops_the_engine(tmp_path: Path) -> None:
         os.kill(first["guardian"], signal.SIGTERM)
         assert _line(process.stdout) == {"exit": -signal.SIGTERM}
         assert _until(lambda: _gone(first["guardian"]))
+
+
+def test_removes_the_shared_memory_of_a_killed_engine(tmp_path: Path) -> None:
+    """SGLang leaves a file behind when it is killed; only what our engine holds open is removed."""
+    ours, other = (Path(f"/dev/shm/sglang_loads_{who}_{os.getpid()}.shm") for who in "ab")  # noqa: S108
+    other.touch()
+    script = f"f = open({str(ours)!r}, 'w')\n{SLEEPER}"
+    try:
+        with _guarded(_python(script), tmp_path / "log", grace_s=0) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert _until(lambda: _said_in(tmp_path / "log", "up"))
+            process.stdin.close()
+            process.stdout.read()
+        assert not ours.exists()
+        assert other.exists()
+    finally:
+        other.unlink()

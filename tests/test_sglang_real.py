@@ -84,6 +84,11 @@ def _left() -> list[int]:
     return process_table.marked(STUDY_MARK, STUDY)
 
 
+def _shared_memory() -> set[Path]:
+    files = (file for pid in _left() for file in process_table.open_files(pid))
+    return {Path(file) for file in files if file.startswith("/dev/shm/sglang_")}  # noqa: S108
+
+
 def _until(true: Callable[[], bool], limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
     while not true():
@@ -104,9 +109,9 @@ def test_a_real_trial_runs_what_was_asked_and_leaves_nothing(
     engine: EngineSpec, tmp_path: Path
 ) -> None:
     """The server's own account agrees with the candidate, its counters with the load."""
-    shared_before = set(Path("/dev/shm").glob("sglang_loads_*"))  # noqa: S108
     trial = _trial(engine, tmp_path)
-    outcome = run_trial(trial)
+    shared: set[Path] = set()
+    outcome = run_trial(trial, lambda _: shared.update(_shared_memory()))
     assert isinstance(outcome, Measured), outcome
     info = json.loads((trial.folder / "server_info.json").read_bytes())
     assert info["schedule_policy"] == "lpm"
@@ -125,7 +130,8 @@ def test_a_real_trial_runs_what_was_asked_and_leaves_nothing(
     assert 0.3 < measurement.prefix_cache_hit_rate < 0.9
     assert measurement.running_peak is None or measurement.running_peak <= 8
     assert _left() == []
-    assert set(Path("/dev/shm").glob("sglang_loads_*")) <= shared_before  # noqa: S108
+    assert shared
+    assert not any(file.exists() for file in shared)
 
 
 def test_flags_of_other_engines_are_named_with_the_right_ones(
@@ -174,5 +180,8 @@ def test_kill_9_of_the_worker_under_load_leaves_no_engine(
                 break
         assert heard[-1].startswith("measuring"), heard
         assert len(_left()) >= 4  # guardian, server, scheduler, detokenizer
+        shared = _shared_memory()
         os.kill(worker.pid, signal.SIGKILL)
         assert _until(lambda: _left() == [], engine.stop_grace_s + 20)
+    assert shared
+    assert not any(file.exists() for file in shared)
