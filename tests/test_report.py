@@ -28,6 +28,7 @@ from tuner.bad_input import BadInputError
 from tuner.journal import Closed, History, Journal, Opened
 from tuner.report import ReportFiles, write_report
 from tuner.report.as_json import to_json
+from tuner.report.conclusions import command_section
 from tuner.report.evidence import environment_section, trials_section
 from tuner.report.html import to_html
 from tuner.report.latencies import read_latencies
@@ -42,7 +43,7 @@ from tuner.report.summary import (
     summarize,
     surely_kept,
 )
-from tuner.report.verdict import command_section, watermark
+from tuner.report.verdict import watermark
 from tuner.report.words import label, number, with_interval, with_unit
 from tuner.study_file import StudyFile
 
@@ -323,7 +324,7 @@ def interval(low: float | None, high: float | None) -> Interval:
         ("output_tokens_per_s", ((90, 110), (115, 125)), "better"),
         ("output_tokens_per_s", ((90, 116), (115, 125)), "tie"),
         ("ttft_p95_ms", ((90, 110), (115, 125)), "worse"),
-        ("ttft_p95_ms", ((90, None), (115, 125)), "tie"),
+        ("ttft_p95_ms", ((90, None), (115, 125)), "not known"),
     ],
 )
 def test_a_difference_counts_only_outside_the_intervals(
@@ -358,6 +359,8 @@ def test_a_limit_is_surely_kept_by_the_whole_interval_only() -> None:
     crossing = measured(GOOD, 0, ttft_p95_ms=950.0, intervals=intervals).measurement
     assert surely_kept(margin, crossing) is False
     assert surely_kept(margin, measured(GOOD, 0, intervals={}).measurement) is None
+    open_ended = measured(GOOD, 0, intervals={"ttft_p95_ms": interval(900, None)}).measurement
+    assert surely_kept(margin, open_ended) is None
     assert surely_kept(Margin(limit=limit, value=1.0, relative=-1), measurement) is False
 
 

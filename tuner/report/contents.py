@@ -3,6 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from tuner.report.conclusions import (
+    command_section,
+    comparison_section,
+    decisions_section,
+    margins_section,
+)
 from tuner.report.evidence import (
     definitions_section,
     environment_section,
@@ -16,14 +22,7 @@ from tuner.report.page import Page, Pictures, Section
 from tuner.report.study_record import StudyRecord
 from tuner.report.summary import Summary
 from tuner.report.trial_plots import picture_title, plot_knobs, plot_time_line, plot_trade_off
-from tuner.report.verdict import (
-    command_section,
-    comparison_section,
-    decisions_section,
-    margins_section,
-    verdict_sentence,
-    watermark,
-)
+from tuner.report.verdict import verdict_sentence, watermark
 
 
 def contents(record: StudyRecord, summary: Summary, plots: Path) -> Page:

@@ -51,15 +51,19 @@ class Comparison:
 
     @property
     def standing(self) -> Standing:
-        """How the winner stands; a difference inside the intervals is a tie, not a gain."""
+        """How the winner stands; a difference inside the intervals is a tie, not a gain.
+
+        An interval with an open end that matters leaves it not known.
+        """
         if self.baseline is None or self.winner is None:
             return "not known"
         if self.baseline == self.winner:
             return "tie"
-        if self.baseline_interval is None or self.winner_interval is None:
+        one, other = self.baseline_interval, self.winner_interval
+        if one is None or other is None:
             return "not known"
-        if overlap(self.baseline_interval, self.winner_interval):
-            return "tie"
+        if overlap(one, other):
+            return "not known" if None in (one.low, one.high, other.low, other.high) else "tie"
         return "better" if (self.winner > self.baseline) == self._higher_is_better else "worse"
 
     @property
@@ -162,12 +166,12 @@ def overlap(one: Interval, other: Interval) -> bool:
 
 
 def surely_kept(margin: Margin, measurement: Measurement) -> bool | None:
-    """Say whether the whole interval keeps the limit; None without an interval."""
+    """Say whether the whole interval keeps the limit; None without one, or with an open end."""
     interval = measurement.intervals.get(margin.limit.metric)
     if interval is None:
         return None
     end = interval.high if margin.limit.at_most is not None else interval.low
-    return end is not None and margin.limit.excess(end) <= 0
+    return None if end is None else margin.limit.excess(end) <= 0
 
 
 def state_of(trial: Trial) -> str:
