@@ -163,6 +163,7 @@ RULES = _rules(
             r"model identifier|local folder|file named|connect|offline|outgoing traffic).*)$",
             _stop("the model cannot be loaded; check engine.model: {}"),
         ),
+        (r"^emulated engine: error: (the emulated (?:hardware|model) must be .*)$", _stop("{}")),
         (
             r"^.*(No CUDA GPUs are available|Found no NVIDIA driver|driver on your system is too "
             r"old|driver version is insufficient|no kernel image is available).*$",

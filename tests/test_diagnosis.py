@@ -116,6 +116,12 @@ FAULTS = [
     ),
     (1, "/usr/bin/python3: No module named sglang\n", "SGLang is not installed", True),
     (1, "ModuleNotFoundError: No module named 'sglang'\n", "SGLang is not installed", True),
+    (
+        1,
+        "emulated engine: error: the emulated model must be one of A, B, found 'c'\n",
+        "^the emulated model must be one of A, B, found 'c'$",
+        True,
+    ),
     (1, "RuntimeError: No CUDA GPUs are available\n", "cannot use a GPU of this machine", True),
     (-9, CRASH + "RuntimeError: NCCL error: unhandled\n" + SIGQUIT, "GPU or its links", False),
     (-9, LOADED + "Decode batch, #running-req: 3\n", "from outside .signal 9, SIGKILL", False),

@@ -134,7 +134,7 @@ def test_sigterm_to_the_guardian_stops_the_engine(tmp_path: Path) -> None:
 
 
 def test_removes_the_shared_memory_of_a_killed_engine(tmp_path: Path) -> None:
-    """SGLang leaves a file behind when it is killed; only what our engine holds open is removed."""
+    """SGLang leaves a file when it is killed; only what our engine holds open is removed."""
     ours, other = (Path(f"/dev/shm/sglang_loads_{who}_{os.getpid()}.shm") for who in "ab")  # noqa: S108
     other.touch()
     script = f"f = open({str(ours)!r}, 'w')\n{SLEEPER}"
