@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from runners.nvml_gpu import read_gpus
+from runners.redaction import redacted
 
 PACKAGE = "sgl-tuner"
 PYTHONS = ("python", "pypy")
 FREEZE_TIMEOUT_S = 60
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "LD_PRELOAD")
 VARIABLE_FAMILIES = ("NCCL_", "SGLANG_", "SGL_", "TORCH_", "TRITON_", "PYTORCH_")
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-REDACTED = "(redacted)"
 # what of a GPU stays as it is while the machine is left alone
 STEADY_GPU = ("name", "driver", "cuda_driver", "memory_total_mib", "power_limit_w")
 
@@ -104,11 +103,12 @@ def commit(repository: Path) -> str | None:
 
 def selected_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that move performance; the values of secrets are hidden."""
-    return {
-        name: REDACTED if any(word in name.upper() for word in SECRETS) else value
+    moving = {
+        name: value
         for name, value in sorted(variables.items())
         if name in VARIABLES or name.startswith(VARIABLE_FAMILIES)
     }
+    return redacted(moving)
 
 
 def container_hints() -> list[str]:

@@ -7,24 +7,23 @@ from typing import Any
 import orjson
 
 from runners import sglang
+from runners.redaction import redacted
 from runners.trial_spec import TrialSpec
 
 
 def write_launch(spec: TrialSpec, command: Sequence[str], env: Mapping[str, str]) -> None:
     """Write launch.json, and launch.txt with the line to paste into a shell."""
     line = sglang.shell_assignments(spec.engine) + sglang.shell_line(command)
-    names = ", ".join(sorted(env))
     write_json(
         spec.folder / "launch.json",
         {
             "number": spec.number,
             "candidate": dict(spec.candidate),
             "command": list(command),
-            "environment": sglang.redacted(env),
+            "environment": redacted(env),
         },
     )
-    text = f"# with these variables and no others: {names}\n{line}\n"
-    (spec.folder / "launch.txt").write_text(text, encoding="utf-8")
+    (spec.folder / "launch.txt").write_text(line + "\n", encoding="utf-8")
 
 
 def write_json(path: Path, data: Any) -> None:

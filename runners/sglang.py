@@ -13,8 +13,6 @@ HOST = "127.0.0.1"
 # What we set for every launch, and a user's flags therefore may not.
 OUR_FLAGS = ("--model-path", "--model", "--host", "--port", "--api-key")
 NO_TELEMETRY = {"DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
-REDACTED = "(redacted)"
 
 
 def command(engine: EngineSpec, candidate: Candidate, port: int) -> list[str]:
@@ -60,13 +58,4 @@ def shell_line(words: Sequence[str]) -> str:
 
 def shell_assignments(engine: EngineSpec) -> str:
     """Return what must stand before the launch line in a shell, with its trailing space."""
-    shown = redacted(engine.env)
-    return "".join(f"{name}={shlex.quote(value)} " for name, value in shown.items())
-
-
-def redacted(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return *variables* with the values hidden whose names sound like a secret's."""
-    return {
-        name: REDACTED if any(word in name.upper() for word in SECRET_WORDS) else value
-        for name, value in variables.items()
-    }
+    return "".join(f"{name}={shlex.quote(value)} " for name, value in engine.env.items())

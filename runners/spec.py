@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from runners.redaction import is_secret
 from search_spaces.sglang import fixed_value, wrong_names
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -39,6 +40,11 @@ class EngineSpec(Table):
     def _check(self) -> Self:
         if problems := wrong_names(self.flags):
             raise ValueError("; ".join(problems))
+        for name in filter(is_secret, self.env):
+            raise ValueError(
+                f"env.{name}: a study file must hold no secrets, found one by its name; set it in "
+                "your shell, from which the engine inherits it"
+            )
         if self.kind == "emulated" and self.hardware is None:
             raise ValueError(
                 "hardware must name what to emulate, found nothing; see 'tuner emulate --list'"

@@ -5,8 +5,7 @@
 #   scripts/install_sglang_cpu.sh      the last line it prints is the path of the engine's python
 #
 # It needs Python 3.11 on x86_64, and a CPU build of torch: from what pip is configured to look at,
-# or from the index in SGL_TUNER_TORCH_INDEX (pip's --index-url), for instance
-# https://download.pytorch.org/whl/cpu
+# else from PyTorch's index of CPU wheels, or the one that SGL_TUNER_TORCH_INDEX names.
 set -euo pipefail
 
 fail() { echo "install_sglang_cpu.sh: $*" >&2; exit 1; }
@@ -37,11 +36,11 @@ rm -rf "$venv" # what an interrupted install left
 "$python" -m venv "$venv"
 pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)
 
-torch=("torch==2.13.0+cpu")
-if [[ -n ${SGL_TUNER_TORCH_INDEX:-} ]]; then
-  torch+=(--index-url "$SGL_TUNER_TORCH_INDEX")
-fi
-"${pip[@]}" "${torch[@]}" || fail "pip found no torch 2.13.0+cpu; set SGL_TUNER_TORCH_INDEX to an index of CPU wheels"
+# From where pip looks by itself; PyPI has no CPU build for Linux, PyTorch's own index has.
+torch="torch==2.13.0+cpu"
+index=${SGL_TUNER_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+"${pip[@]}" "$torch" 2>/dev/null || "${pip[@]}" "$torch" --index-url "$index" \
+  || fail "found no $torch at $index; set SGL_TUNER_TORCH_INDEX to an index of CPU wheels"
 
 # Without their own requirements, which would bring CUDA along: kernels that a CPU never calls.
 "${pip[@]}" --no-deps sglang==0.5.23 torchvision==0.28.0 triton==3.7.1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from runners import janitor, listener, process_table, sglang
 from runners.engine_process import launch
@@ -177,7 +178,13 @@ def test_an_emulated_engine_is_started_with_its_hardware() -> None:
     ]
 
 
-def test_secrets_are_not_printed() -> None:
-    """A launch line may be pasted into a chat; a token may not."""
-    engine = EngineSpec(kind="sglang", model="m", env={"HF_TOKEN": "hf_abc", "A": "b c"})
-    assert sglang.shell_assignments(engine) == "HF_TOKEN='(redacted)' A='b c' "
+def test_the_launch_line_carries_the_variables_of_the_study() -> None:
+    """What the engine was given beside the user's own shell stands in the line to paste."""
+    engine = EngineSpec(kind="sglang", model="m", env={"A": "b c"})
+    assert sglang.shell_assignments(engine) == "A='b c' "
+
+
+def test_a_study_file_holds_no_secrets() -> None:
+    """What is written down for others may not hold a token: the shell passes it on instead."""
+    with pytest.raises(ValidationError, match=r"env\.HF_TOKEN: a study file must hold no secrets"):
+        EngineSpec(kind="sglang", model="m", env={"HF_TOKEN": "hf_abc"})

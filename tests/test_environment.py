@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runners import environment
+from runners.redaction import REDACTED
 
 GPU = {
     "index": 0,
@@ -89,7 +90,7 @@ def test_secrets_are_hidden_and_other_variables_left_out() -> None:
     assert seen == {
         "NCCL_DEBUG": "INFO",
         "OMP_NUM_THREADS": "2",
-        "SGLANG_API_KEY": environment.REDACTED,
+        "SGLANG_API_KEY": REDACTED,
     }
 
 

@@ -41,7 +41,7 @@ def spec(tmp_path: Path) -> Callable[..., TrialSpec]:
             model="a-model",
             command=(sys.executable, "-I", "-S", str(FAKE_ENGINE), f"--fake={fake}"),
             flags=("--device", "cpu", *flags),
-            env={"HF_TOKEN": "hf_very_secret"},
+            env={"STAGE": "trial"},
             port=port,
             startup_timeout_s=startup_timeout_s,
             stop_grace_s=0.3,
@@ -55,7 +55,7 @@ def spec(tmp_path: Path) -> Callable[..., TrialSpec]:
             workload_path=path,
             workload_sha256=sha256,
             folder=tmp_path / "trial-0",
-            environment_names=("PATH",),
+            environment_names=("PATH", "HF_TOKEN"),
         )
 
     return make
@@ -68,8 +68,11 @@ def _nothing_left() -> bool:
 Make = Callable[..., TrialSpec]
 
 
-def test_a_trial_measures_and_leaves_its_evidence_and_nothing_else(spec: Make) -> None:
+def test_a_trial_measures_and_leaves_its_evidence_and_nothing_else(
+    spec: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A good candidate gives facts, the effective settings, and files that let it be repeated."""
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
     said: list[str] = []
     trial = spec(candidate={"schedule_policy": "lpm", "max_running_requests": 100})
     outcome = run_trial(trial, said.append)
@@ -87,7 +90,7 @@ def test_a_trial_measures_and_leaves_its_evidence_and_nothing_else(spec: Make) -
     changed = json.loads((trial.folder / "effective.json").read_bytes())["changed"]
     assert changed == {"max_running_requests": {"requested": 100, "effective": 64}}
     line = (trial.folder / "launch.txt").read_text()
-    assert "HF_TOKEN='(redacted)' " in line
+    assert line.startswith("STAGE=trial ")
     assert "--schedule-policy lpm" in line
     written = [p for p in trial.folder.iterdir() if b"hf_very_secret" in p.read_bytes()]
     assert written == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 TUNER = [sys.executable, "-c", "from tuner.cli import main; main()"]
-MARK = "SGL_TUNER_STUDY="
+MARK = "TUNER_STUDY="
 
 STUDY = """
 [study]

@@ -16,24 +16,27 @@ class BadInputError(Exception):
     """The user's input is wrong; the message says what must hold, what was found, and where."""
 
 
-def explain(path: Path, error: "ValidationError") -> Iterator[str]:
-    """Yield one sentence for each thing pydantic found wrong in the file at *path*."""
+def explain(path: Path, error: "ValidationError", model: type[BaseModel]) -> Iterator[str]:
+    """Yield one sentence for each thing pydantic found wrong in the file at *path*.
+
+    *model* is what the whole file should have been; its keys are the hints for misspelt ones.
+    """
     seen = set()
     for details in error.errors(include_url=False):
-        sentence = f"{path}: {_sentence(details)}"
+        sentence = f"{path}: {_sentence(details, model)}"
         if sentence not in seen:
             seen.add(sentence)
             yield sentence
 
 
-def _sentence(details: "ErrorDetails") -> str:
+def _sentence(details: "ErrorDetails", model: type[BaseModel]) -> str:
     place = _place(details["loc"])
     found = _short(details["input"])
     match details["type"]:
         case "missing":
             return f"{place} is missing"
         case "extra_forbidden":
-            return f"{place} is not a key this tool knows{_hint(details['loc'])}"
+            return f"{place} is not a key this tool knows{_hint(details['loc'], model)}"
         case "value_error":
             says = str(details["ctx"]["error"])
             return f"{place}: {says}" if place else says
@@ -52,18 +55,15 @@ def _place(loc: tuple[int | str, ...]) -> str:
     return text
 
 
-def _hint(loc: tuple[int | str, ...]) -> str:
-    known = _known_keys(loc[:-1])
+def _hint(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    known = _known_keys(loc[:-1], model)
     close = get_close_matches(str(loc[-1]), known, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known here are {', '.join(known)}" if known else ""
 
 
-def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    from tuner.study_file import StudyFile
-
-    model: type[BaseModel] = StudyFile
+def _known_keys(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for part in loc:
         if isinstance(part, int) or part in {"Bound", "Range"}:
             continue

@@ -174,6 +174,6 @@ def ui(study: Path, port: int) -> None:
 @click.pass_context
 def emulate(context: click.Context) -> None:
     """Serve an EMULATED engine that takes SGLang's flags (see: tuner emulate --help)."""
-    from runners.emulated.server import main as serve
+    from runners.emulated.command import main as serve
 
     sys.exit(serve(context.args))

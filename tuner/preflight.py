@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from runners import EngineSpec
+from runners.sglang import reserved_flags
 from tuner.study_file import StudyFile
 
 
@@ -31,6 +32,8 @@ def resolved(engine: EngineSpec) -> EngineSpec:
 
 
 def _command_problems(engine: EngineSpec) -> Iterator[str]:
+    if reserved := reserved_flags(engine):
+        yield f"engine.flags must not set what the tuner sets itself, found {', '.join(reserved)}"
     if not engine.command:
         return
     first = str(Path(engine.command[0]).expanduser())

@@ -194,7 +194,7 @@ def load_study_file(path: Path) -> StudyFile:
     try:
         return StudyFile.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        raise BadInputError("\n".join(explain(path, error))) from error
+        raise BadInputError("\n".join(explain(path, error, StudyFile))) from error
 
 
 def parameter(name: str, values: tuple[Value, ...] | Range) -> Parameter:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from runners import TrialSpec
 from tuner import __version__
 from tuner.bad_input import BadInputError
-from tuner.journal import Closed, History, Journal, JournalError, Opened, read_journal, read_opened
+from tuner.journal import Closed, Journal, JournalError, Opened, read_journal, read_opened
 from tuner.loop import Loop, Watcher
-from tuner.plan import Plan, StagePlan
 from tuner.preflight import problems, resolved
+from tuner.rebuild import study_of
 from tuner.study import Stop, Study
 from tuner.study_file import StudyFile
 from tuner.study_folder import StudyFolder
@@ -91,30 +91,6 @@ def tune(job: Job) -> Ending:
         opened = _open(job)
         with Journal(job.folder.journal) as journal:
             return _run(job, journal, opened, names)
-
-
-def plan_of(file: StudyFile) -> Plan:
-    """Return what the study file lets the search spend, and on what."""
-    stages = tuple(
-        StagePlan(name=s.name, knobs=s.knobs, launches=s.launches, at=s.at) for s in file.stages()
-    )
-    return Plan(
-        space=file.space(),
-        stages=stages,
-        launches=file.search.launches,
-        budget_s=file.search.hours * 3600,
-    )
-
-
-def study_of(file: StudyFile, history: History) -> Study:
-    """Return the study as its journal tells it."""
-    return Study(
-        plan=plan_of(file),
-        trials=history.trials,
-        pending=history.pending,
-        lost=history.lost,
-        dropped=history.dropped,
-    )
 
 
 def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> Ending:

@@ -9,12 +9,12 @@ from typing import Any
 from objectives import Limit, ThroughputUnderLimits
 from tuner.bad_input import BadInputError
 from tuner.journal import History, read_journal, read_opened
+from tuner.rebuild import study_of
 from tuner.report.latencies import Latencies, read_latencies
 from tuner.study import Study
 from tuner.study_file import StudyFile
 from tuner.study_folder import StudyFolder
 from tuner.trial import Launch, Trial
-from tuner.tune import study_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,7 @@ class StudyRecord:
     def command(self, number: int) -> str | None:
         """Return the command line that started launch *number*, None when none was written."""
         path = self.folder.launch(number) / "launch.txt"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return "\n".join(line for line in lines if not line.startswith("#")).strip() or None
+        return path.read_text(encoding="utf-8").strip() or None if path.exists() else None
 
     def latencies(self, number: int) -> Latencies | None:
         """Return the latencies of launch *number*, None when it left no records of a success."""
