@@ -85,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
         self._body: list[bytes] = []
+        self._keep_alive = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; small packets must not wait for each other."""
@@ -117,6 +118,10 @@ class Connection(asyncio.Protocol):
         """Read a piece of the target (called by the parser)."""
         self._target += url
 
+    def on_headers_complete(self) -> None:
+        """Note whether more will follow: the parser forgets it (called by the parser)."""
+        self._keep_alive = self._parser.should_keep_alive()
+
     def on_body(self, body: bytes) -> None:
         """Read a piece of the body (called by the parser)."""
         self._body.append(body)
@@ -138,7 +143,7 @@ class Connection(asyncio.Protocol):
     def done(self) -> None:
         """Be ready for the next request."""
         self._exchange = None
-        if self._transport is not None and not self._parser.should_keep_alive():
+        if self._transport is not None and not self._keep_alive:
             self._transport.close()
 
     def drop(self) -> None:

@@ -38,7 +38,7 @@ class Lag:
         for bucket in sorted(self._counts):
             seen += self._counts[bucket]
             if seen >= share * total:
-                return float(10 ** (bucket / STEPS_PER_DECADE))
+                return min(float(10 ** (bucket / STEPS_PER_DECADE)), self.max_ms)
         return None
 
 
