@@ -109,6 +109,7 @@ class _Load:
         self._left = sum(p.phase == MEASURED for p in planned)
         if not self._left:
             raise ValueError("a plan must hold at least one measured request, found none")
+        self._most_refusals = 1 + max(p.round for p in planned)
         self._slots = {p.slot: _slot(planned, p.slot) for p in planned}
         self._flights: dict[Request, _Flight] = {}
         self._decoded_s: list[float] = []  # when each decode step ended
@@ -131,7 +132,11 @@ class _Load:
         return steps
 
     def _send(self, slot: int, now_s: float) -> None:
-        """Send the slot's next request; one that is too long is refused and the next one sent."""
+        """Send the slot's next request; one that is too long is refused and the next one sent.
+
+        A slot with nothing but refusals to come gives up.
+        """
+        refusals = 0
         for planned in self._slots[slot]:
             prompt = planned.prompt
             refusal = self._engine.refusal(len(prompt))
@@ -147,7 +152,8 @@ class _Load:
                 self._engine.submit(request, now_s)
                 return
             self._refused(planned, now_s, refusal)
-            if not self._left:
+            refusals += 1
+            if not self._left or refusals >= self._most_refusals:
                 return
 
     def _note(self, result: StepResult, now_s: float) -> None:
