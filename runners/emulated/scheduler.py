@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from runners.emulated.admission import CLIP_OUTPUT, RETRACT_STEPS, NewTokenRatio, PrefillBudget
+from runners.emulated.admission import RETRACT_STEPS, NewTokenRatio
 from runners.emulated.death import EngineDeathError
 from runners.emulated.deployment import Deployment
 from runners.emulated.kv_pool import KvPool
-from runners.emulated.policies import POLICIES
+from runners.emulated.prefill_queue import PrefillQueue
 from runners.emulated.request import Request
 from runners.emulated.running_batch import RunningBatch
 from runners.emulated.step_cost import Constants, StepCost
@@ -59,7 +59,6 @@ class EngineModel:
         self.deployment = deployment
         self.settings = settings
         self.totals = Totals()
-        self.waiting: list[Request] = []
         self.running = RunningBatch()
         self.ratio = NewTokenRatio(settings.schedule_conservativeness)
         self.pool = KvPool(
@@ -73,19 +72,22 @@ class EngineModel:
         self._rng = Random(seed)
         self._noise = 0.0 if seed is None else STEP_NOISE
         self._pace = 1.0 if seed is None else max(1 + self._rng.gauss(0.0, RUN_NOISE), 0.5)
-        self._order = POLICIES[deployment.policy]
-        self._cut: Request | None = None  # its prompt goes on in the next step
-        self._full = False  # nobody can be admitted until somebody leaves
+        self._queue = PrefillQueue(deployment, self.pool, self._rng)
+
+    @property
+    def waiting(self) -> list[Request]:
+        """Requests that have no place yet, in the order in which they were last looked at."""
+        return self._queue.waiting
 
     @property
     def has_work(self) -> bool:
         """True when a step would do something."""
-        return bool(self.running.requests or self.waiting or self._cut)
+        return bool(self.running.requests or self.waiting or self._queue.cut)
 
     @property
     def active(self) -> int:
         """Requests that have a place, the one in mid-prefill included."""
-        return len(self.running) + (self._cut is not None)
+        return len(self.running) + (self._queue.cut is not None)
 
     @property
     def decodes(self) -> int:
@@ -121,15 +123,11 @@ class EngineModel:
         """Forget *request*, wherever it is; one that has finished is left alone."""
         if request in self.running.requests:
             self.running.leave(request)
-        elif request is self._cut:
-            self._cut = None
-        elif request in self.waiting:
-            self.waiting.remove(request)
-        else:
+        elif not self._queue.remove(request):
             return
         self.pool.release(request)
         self.totals.aborted += 1
-        self._full = False
+        self._queue.full = False
 
     def flush(self) -> bool:
         """Empty the prefix cache; False, and nothing done, while there is work."""
@@ -144,7 +142,7 @@ class EngineModel:
         Raises:
             EngineDeathError: the step ran out of memory, and with it the engine.
         """
-        batch = self._assemble(now_s)
+        batch = self._queue.assemble(self.running, self.ratio.value, now_s)
         new = sum(request.extend for request in batch)
         retracted: tuple[Request, ...] = ()
         if not batch or self.settings.enable_mixed_chunk:
@@ -162,79 +160,6 @@ class EngineModel:
             duration, prefilled, decoded, tuple(finished), retracted, new, cached, admitted
         )
 
-    def _assemble(self, now_s: float) -> list[Request]:
-        """Return the requests whose prompts this step works on, with their share in `extend`."""
-        if self._cut is None and (self._full or not self.waiting):
-            return []
-        slots = self.deployment.max_running_requests - len(self.running)
-        if self._cut is None and slots <= 0:
-            self._full = True
-            return []
-        budget = self._budget()
-        if budget.spent:
-            return []
-        batch: list[Request] = []
-        if self._cut is not None:
-            self._plan(self._cut, budget, batch)
-        if self._cut is None and not budget.spent and not self._full and self.waiting:
-            self._admit(slots - len(batch), budget, batch, now_s)
-        if not (batch or self.running.requests):
-            raise EngineDeathError("RuntimeError: no waiting request fits into the empty KV pool")
-        return batch
-
-    def _budget(self) -> PrefillBudget:
-        decoding = len(self.running) if self.settings.enable_mixed_chunk else 0
-        chunk = self.settings.chunked_prefill_size or 0
-        promised = self.running.promised(self.ratio.value)
-        return PrefillBudget(
-            kv_tokens=self.pool.tokens - self.pool.used - promised,
-            input_tokens=self.settings.max_prefill_tokens - decoding,
-            chunk_tokens=chunk - decoding if chunk > 0 else None,
-            page_size=self.settings.page_size,
-        )
-
-    def _admit(
-        self, slots: int, budget: PrefillBudget, batch: list[Request], now_s: float
-    ) -> None:
-        """Take requests from the head of the queue until something runs out."""
-        self._order(self.waiting, self.pool.cache, now_s, self._rng)
-        taken = 0
-        for request in self.waiting:
-            if taken >= slots:
-                self._full = True
-                break
-            if not self._fits(request, budget, alone=not batch):
-                break
-            taken += 1
-            self._plan(request, budget, batch)
-            if self._cut is not None or budget.spent:
-                break
-        del self.waiting[:taken]
-
-    def _fits(self, request: Request, budget: PrefillBudget, *, alone: bool) -> bool:
-        """Lock what is cached of *request* if it fits the budget; else leave it as it was."""
-        locked = self.pool.claim(request)
-        tokens = len(request.tokens) - request.computed
-        output = min(request.output_tokens - request.emitted, CLIP_OUTPUT)
-        slack = self.pool.slack
-        if tokens + output + slack >= budget.kv_tokens - locked:
-            self._full = True
-        elif (alone or tokens <= budget.input_tokens) and budget.cut(tokens) > 0:
-            budget.kv_tokens -= locked + slack
-            self.pool.give_slack(request)
-            return True
-        self.pool.release(request)
-        request.computed = 0
-        return False
-
-    def _plan(self, request: Request, budget: PrefillBudget, batch: list[Request]) -> None:
-        left = len(request.tokens) - request.computed
-        request.extend = budget.cut(left)
-        whole = request.extend == left
-        budget.take(request, request.extend, whole=whole)
-        self._cut = None if whole else request
-        batch.append(request)
-
     def _note_admissions(self, batch: Sequence[Request], now_s: float) -> tuple[int, int]:
         fresh = [request for request in batch if request.admitted_s is None]
         for request in fresh:
@@ -245,7 +170,7 @@ class EngineModel:
     def _duration(self, batch: Sequence[Request], new: int, decoding: int) -> float:
         """Return the seconds of a step that fits the memory."""
         attended = sum(r.extend * (r.computed + r.extend / 2) for r in batch)
-        sampled = decoding + len(batch) - (self._cut is not None)
+        sampled = decoding + len(batch) - (self._queue.cut is not None)
         self.deployment.memory.check_step(new + decoding, sampled)
         seconds = self._cost.seconds(
             new_tokens=new,
@@ -272,7 +197,7 @@ class EngineModel:
         for request in batch:
             request.computed += request.extend
             self.pool.keep(request)
-        done = tuple(request for request in batch if request is not self._cut)
+        done = tuple(request for request in batch if request is not self._queue.cut)
         for request in done:
             request.emitted += 1
             if request.emitted < request.output_tokens:
@@ -284,7 +209,7 @@ class EngineModel:
 
     def _finish(self, request: Request) -> None:
         self.pool.finish(request)
-        self._full = False
+        self._queue.full = False
         totals = self.totals
         totals.requests += 1
         totals.prompt_tokens += len(request.prompt)
@@ -315,7 +240,7 @@ class EngineModel:
     def _after_retraction(self, retracted: list[Request]) -> None:
         self.waiting.extend(retracted)
         self.totals.retracted += len(retracted)
-        self._full = False
+        self._queue.full = False
         emitted = sum(map(self.running.emitted, self.running.requests))
         asked = sum(request.output_tokens for request in self.running.requests)
         self.ratio.raise_after_retraction(emitted, len(self.running), asked)

@@ -6,12 +6,12 @@ ended. A request without a token or an end in time is given up, for a policy may
 same input gives the same output, always.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, cycle
 
 from runners.emulated.deployment import Deployment, deploy
+from runners.emulated.flight import CUT_SHORT, Flight, Patience, refused
 from runners.emulated.request import Request
 from runners.emulated.scheduler import EngineModel, StepResult
 from runners.emulated.settings import Settings
@@ -50,8 +50,8 @@ def emulate(
     """
     deployment = deploy(settings)
     patience = (
-        _Patience("timeout_first_token", first_token_timeout_s, first_token_only=True),
-        _Patience("timeout_total", total_timeout_s, first_token_only=False),
+        Patience("timeout_first_token", first_token_timeout_s, first_token_only=True),
+        Patience("timeout_total", total_timeout_s, first_token_only=False),
     )
     load = _Load(EngineModel(deployment, seed, constants), plan, patience)
     steps = load.run()
@@ -63,35 +63,6 @@ def emulate(
     )
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A request that the engine has, and the times of its tokens."""
-
-    planned: PlannedRequest
-    request: Request
-    sent_s: float
-    times_s: list[float] = field(default_factory=list)
-    ended: bool = False
-
-
-@dataclass(slots=True)
-class _Patience:
-    """How long to wait; those in flight stand in the order in which they were sent."""
-
-    kind: str
-    limit_s: float
-    first_token_only: bool
-    flights: deque[_Flight] = field(default_factory=deque)
-
-    def overdue(self, now_s: float) -> Iterator[_Flight]:
-        """Yield those that waited too long, each once."""
-        flights = self.flights
-        while flights and now_s - flights[0].sent_s > self.limit_s:
-            flight = flights.popleft()
-            if not (flight.ended or (self.first_token_only and flight.times_s)):
-                yield flight
-
-
 class _Load:
     """The slots, the engine between them, and the clock."""
 
@@ -99,7 +70,7 @@ class _Load:
         self,
         engine: EngineModel,
         plan: Iterable[PlannedRequest],
-        patience: Sequence[_Patience],
+        patience: Sequence[Patience],
     ) -> None:
         self._patience = patience
         self.records: list[RequestRecord] = []
@@ -110,8 +81,8 @@ class _Load:
         if not self._left:
             raise ValueError("a plan must hold at least one measured request, found none")
         self._most_refusals = 1 + max(p.round for p in planned)
-        self._slots = {p.slot: _slot(planned, p.slot) for p in planned}
-        self._flights: dict[Request, _Flight] = {}
+        self._slots = _slots(planned)
+        self._flights: dict[Request, Flight] = {}
         self._decoded_s: list[float] = []  # when each decode step ended
         self._peaks = _Peaks()
 
@@ -136,8 +107,7 @@ class _Load:
 
         A slot with nothing but refusals to come gives up.
         """
-        refusals = 0
-        for planned in self._slots[slot]:
+        for refusals, planned in enumerate(self._slots[slot], start=1):
             prompt = planned.prompt
             refusal = self._engine.refusal(len(prompt))
             if planned.phase == MEASURED:
@@ -146,13 +116,13 @@ class _Load:
                 request = Request(
                     id=planned.id, prompt=prompt, output_tokens=planned.output_tokens
                 )
-                flight = self._flights[request] = _Flight(planned, request, now_s)
+                flight = self._flights[request] = Flight(planned, request, now_s)
                 for patience in self._patience:
                     patience.flights.append(flight)
                 self._engine.submit(request, now_s)
                 return
-            self._refused(planned, now_s, refusal)
-            refusals += 1
+            self.records.append(refused(planned, now_s, refusal))
+            self._left -= planned.phase == MEASURED
             if not self._left or refusals >= self._most_refusals:
                 return
 
@@ -172,77 +142,28 @@ class _Load:
             if missing:
                 flight.times_s.extend(decoded_s[-missing:])
             short = request.emitted != flight.planned.output_tokens
-            self._end(flight, now_s, "length" if short else None)
+            self._end(flight, now_s, CUT_SHORT if short else None)
 
-    def _give_up(self, flight: _Flight, now_s: float, why: str) -> None:
+    def _give_up(self, flight: Flight, now_s: float, why: str) -> None:
         self._catch_up(flight)
         del self._flights[flight.request]
         self._engine.abort(flight.request)
         self._end(flight, now_s, why)
 
-    def _end(self, flight: _Flight, now_s: float, failure: str | None) -> None:
+    def _end(self, flight: Flight, now_s: float, failure: str | None) -> None:
         flight.ended = True
-        self.records.append(self._record(flight, now_s, failure))
+        self.records.append(flight.record(now_s, failure, self._interval))
         self._left -= flight.planned.phase == MEASURED
         if self._left:
             self._send(flight.planned.slot, now_s)
-
-    def _record(self, flight: _Flight, now_s: float, failure: str | None) -> RequestRecord:
-        planned, request, times_s = flight.planned, flight.request, flight.times_s
-        done = failure in (None, "length")
-        return RequestRecord(
-            id=planned.id,
-            phase=planned.phase,
-            slot=planned.slot,
-            round=planned.round,
-            shape=planned.shape,
-            sent_s=flight.sent_s,
-            first_token_s=times_s[0] if times_s else None,
-            last_token_s=times_s[-1] if times_s else None,
-            end_s=now_s,
-            chunk_times_s=_chunks(times_s, self._interval),
-            status=200,
-            finish_reason="length" if done else None,
-            prompt_tokens=len(request.prompt) if done else None,
-            cached_tokens=request.cached_tokens if done else None,
-            output_tokens=request.emitted if done else None,
-            asked_tokens=planned.output_tokens,
-            failure=failure,
-            detail="" if failure is None else f"ended with {len(times_s)} tokens",
-        )
-
-    def _refused(self, planned: PlannedRequest, now_s: float, why: str) -> None:
-        self.records.append(
-            RequestRecord(
-                id=planned.id,
-                phase=planned.phase,
-                slot=planned.slot,
-                round=planned.round,
-                shape=planned.shape,
-                sent_s=now_s,
-                first_token_s=None,
-                last_token_s=None,
-                end_s=now_s,
-                chunk_times_s=(),
-                status=400,
-                finish_reason=None,
-                prompt_tokens=None,
-                cached_tokens=None,
-                output_tokens=None,
-                asked_tokens=planned.output_tokens,
-                failure="http",
-                detail=why,
-            )
-        )
-        self._left -= planned.phase == MEASURED
 
     def _cut(self, now_s: float) -> None:
         """Write down what was still in flight at the end, through no fault of its own."""
         for flight in self._flights.values():
             self._catch_up(flight)
-            self.records.append(self._record(flight, now_s, failure=UNFINISHED))
+            self.records.append(flight.record(now_s, UNFINISHED, self._interval))
 
-    def _catch_up(self, flight: _Flight) -> None:
+    def _catch_up(self, flight: Flight) -> None:
         """Note the tokens that a request in mid-decode has had."""
         running = self._engine.running
         if flight.request in running.requests:
@@ -286,15 +207,12 @@ class _Peaks:
         self.used_tokens = max(self.used_tokens, engine.pool.used)
 
 
-def _slot(planned: Sequence[PlannedRequest], slot: int) -> Iterator[PlannedRequest]:
-    """Return the slot's requests, its fillers again and again at the end."""
-    mine = [p for p in planned if p.slot == slot]
-    return chain(mine, cycle([p for p in mine if p.phase == FILLER]))
-
-
-def _chunks(times_s: Sequence[float], interval: int) -> tuple[float, ...]:
-    """Return when the stream's events come: the first token at once, then every *interval*."""
-    if interval == 1 or len(times_s) <= 1:
-        return tuple(times_s)
-    chunks = tuple(times_s[::interval])
-    return chunks if (len(times_s) - 1) % interval == 0 else (*chunks, times_s[-1])
+def _slots(planned: Sequence[PlannedRequest]) -> dict[int, Iterator[PlannedRequest]]:
+    """Return each slot's requests, its fillers again and again at the end."""
+    by_slot: dict[int, list[PlannedRequest]] = {}
+    for request in planned:
+        by_slot.setdefault(request.slot, []).append(request)
+    return {
+        slot: chain(mine, cycle([p for p in mine if p.phase == FILLER]))
+        for slot, mine in by_slot.items()
+    }
