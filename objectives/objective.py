@@ -1,5 +1,6 @@
 """From a measurement to a score. Everything here is pure."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +48,8 @@ class Margin:
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.limit.metric} was not measured, its limit is {self.limit.bound:g}"
+        if not math.isfinite(self.value):
+            return f"{self.limit} is broken without end: requests timed out"
         sign = "<=" if self.limit.at_most is not None else ">="
         word = "keeps" if self.kept else "breaks"
         return f"{self.limit.metric} = {self.value:g} {word} {sign} {self.limit.bound:g}"

@@ -31,6 +31,6 @@ def _margin(limit: Limit, measurement: Measurement) -> Margin:
     if value is None:
         return Margin(limit=limit, value=None, relative=MISSING)
     if not math.isfinite(value):
-        return Margin(limit=limit, value=None, relative=WORST)
+        return Margin(limit=limit, value=value, relative=WORST)
     scale = abs(limit.bound) or 1.0
     return Margin(limit=limit, value=value, relative=min(limit.excess(value) / scale, WORST))

@@ -12,17 +12,17 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from itertools import cycle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 
 from runners.client_spec import ClientSpec
+from runners.fillers import endless
 from runners.load_jobs import Job, read_jobs, target_of
 from runners.load_slot import Patience, Slot
 from runners.records import (
-    FILLER,
     MEASURED,
     UNFINISHED,
     WARMUP,
@@ -209,9 +209,9 @@ def main() -> None:
 
 
 def _endless(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Yield the planned jobs, then the fillers over and over."""
-    yield from jobs
-    yield from cycle([job for job in jobs if job.phase == FILLER])
+    """Yield the planned jobs, then the fillers over and over, never quite the same."""
+    for job, times in endless(jobs, lambda job: job.phase):
+        yield replace(job, payload=job.again(times)) if times else job
 
 
 def _say(phase: str, done: int, of: int) -> None:

@@ -1,5 +1,6 @@
 """The requests of a plan as bytes ready to send, slot by slot."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from runners.client_spec import ClientSpec
+from runners.fillers import fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Job:
     shape: int
     asked_tokens: int
     payload: bytes  # the whole HTTP request
+    again: Callable[[int], bytes]  # the same after so many repeats, its own tokens turned
 
 
 def target_of(base_url: str) -> Target:
@@ -59,17 +62,22 @@ def _head(spec: ClientSpec) -> str:
 
 
 def _job(request: dict[str, Any], model: str, head: str) -> Job:
-    body = orjson.dumps(
-        {
-            "model": model,
-            "prompt": request["prompt"],
-            "max_tokens": request["output_tokens"],
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    )
+    prompt, prefix_tokens = request["prompt"], request["prefix_tokens"]
+
+    def payload(times: int) -> bytes:
+        body = orjson.dumps(
+            {
+                "model": model,
+                "prompt": fresh(prompt, prefix_tokens, times),
+                "max_tokens": request["output_tokens"],
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        )
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
     return Job(
         id=request["id"],
         phase=request["phase"],
@@ -77,5 +85,6 @@ def _job(request: dict[str, Any], model: str, head: str) -> Job:
         round=request["round"],
         shape=request["shape"],
         asked_tokens=request["output_tokens"],
-        payload=f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body,
+        payload=payload(0),
+        again=payload,
     )

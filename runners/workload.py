@@ -31,6 +31,7 @@ class PlannedRequest:
     shape: int
     prompt: tuple[int, ...]
     output_tokens: int
+    prefix_tokens: int = 0  # of the prompt, shared with others of its group
 
 
 def plan(spec: WorkloadSpec, vocabulary: int) -> list[PlannedRequest]:
@@ -59,6 +60,7 @@ def plan(spec: WorkloadSpec, vocabulary: int) -> list[PlannedRequest]:
                     shape=shape,
                     prompt=_prompt(Random(source), prefix, shapes[shape], tokens),
                     output_tokens=shapes[shape].output_tokens,
+                    prefix_tokens=shapes[shape].prefix_tokens,
                 )
             )
         first += rounds

@@ -140,7 +140,7 @@ def test_small_chunks_cost_throughput() -> None:
 def test_the_longest_prefix_first_finds_more_in_the_cache_than_the_first_come() -> None:
     """With many shared prefixes, a small pool and a queue, lpm stays with a prefix."""
     requests = fixed_plan(96, rounds=1, lengths=(512, 16), prefixes=(12, 448))
-    requests = [r for r in requests if r.phase == MEASURED]  # fillers would starve some of them
+    requests = [r for r in requests if r.phase == MEASURED]  # an endless load would starve some
     small = {"max_running_requests": 4, "max_total_tokens": 3200}
 
     by_arrival = run(requests, schedule_policy="fcfs", **small)

@@ -3,6 +3,8 @@
 from runners import Measured
 from tuner.trial import Trial
 
+CLOSE = 0.1  # violations of two infeasible trials that differ by less are noise
+
 
 def rank(trial: Trial) -> tuple[bool, float]:
     """Order trials: feasible before infeasible, then by value, or by how little they break."""
@@ -14,16 +16,17 @@ def rank(trial: Trial) -> tuple[bool, float]:
     )
 
 
-def tied(one: Trial, other: Trial, *, close: float = 0.05) -> bool:
+def tied(one: Trial, other: Trial) -> bool:
     """Say whether two measured trials cannot be told apart.
 
     Feasible ones tie when the intervals of their throughput overlap; infeasible ones when their
-    violations differ by no more than *close*.
+    violations are within `CLOSE` of each other, relative to the larger one.
     """
     if one.score is None or other.score is None or one.feasible != other.feasible:
         return False
     if not one.feasible:
-        return abs(one.score.violation - other.score.violation) <= close
+        violations = (one.score.violation, other.score.violation)
+        return max(violations) - min(violations) <= CLOSE * max(violations)
     mine, theirs = (_throughput(t) for t in (one, other))
     return mine[0] <= theirs[1] and theirs[0] <= mine[1]
 

@@ -7,8 +7,10 @@ Call `tuner.switches.set_switches` before importing this file.
 
 import json
 import logging
+import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ from tuner.study_folder import PHASE
 from tuner.trial import Launch
 
 LOCAL = "local"
+INTERRUPTED = 130  # exit code
 STOP_FILE = "stop-requested"
 SCRATCH = ".ray"
 OUTCOME, TOOK = "outcome", "took_s"
@@ -39,18 +42,21 @@ def run_launches(
     gpus: int,
     address: str,
     folder: Path,
+    patience_s: float,
 ) -> None:
     """Run the loop's launches as Ray Tune trials until it says stop.
 
     A trial asks for one CPU and *gpus* GPUs in one bundle. *address* is "local" or an existing
     cluster's. Every node must see the study's *folder*: Ctrl-C or SIGTERM writes a file there, at
-    which running trials stop their engines.
+    which running trials stop their engines; they have *patience_s* for it.
     """
     folder = folder.resolve()
     stop_file = folder / STOP_FILE
     with (
         _cluster(address, loop.parallel),
-        _interruptible(loop, stop_file),  # after Ray has started, which sets handlers of its own
+        _interruptible(
+            loop, stop_file, patience_s
+        ),  # after Ray has started, which sets handlers of its own
         _scratch(folder / SCRATCH) as scratch,
     ):
         tune.Tuner(
@@ -159,13 +165,21 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _interruptible(loop: Loop, stop_file: Path) -> Iterator[None]:
-    """Turn the first Ctrl-C or SIGTERM into a clean stop; a second Ctrl-C is Python's own."""
+def _interruptible(loop: Loop, stop_file: Path, patience_s: float) -> Iterator[None]:
+    """Turn the first Ctrl-C or SIGTERM into a clean stop; a second Ctrl-C is Python's own.
+
+    A signal may have ended Ray as well, which then never answers: after *patience_s* we end, and
+    the guardian ends the engine.
+    """
     stop_file.unlink(missing_ok=True)
+    last_resort = threading.Timer(patience_s, os._exit, [INTERRUPTED])
+    last_resort.daemon = True
 
     def stop(number: int, _: FrameType | None) -> None:
         if loop.interrupted and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if not loop.interrupted:
+            last_resort.start()
         loop.interrupted = True
         stop_file.touch()
 
@@ -173,6 +187,7 @@ def _interruptible(loop: Loop, stop_file: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        last_resort.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
         stop_file.unlink(missing_ok=True)

@@ -120,6 +120,7 @@ def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> 
                 gpus=file.engine.gpus,
                 address=file.cluster.address,
                 folder=job.folder.root,
+                patience_s=file.engine.stop_grace_s + 15,
             )
             stop = _stopped(loop)
         return _close(job, journal, loop, stop, exporter)

@@ -1,14 +1,13 @@
 """The emulated engine under a closed-loop load, in virtual time: no server, no waiting.
 
 Every slot sends its planned requests one after the other, each when the one before it has ended;
-when its plan is through it repeats its fillers until the last measured request of all slots has
+when its plan is through it goes on with fillers until the last measured request of all slots has
 ended. A request without a token or an end in time is given up, for a policy may starve it. The
 same input gives the same output, always.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, cycle
+from dataclasses import dataclass, replace
 
 from runners.emulated.deployment import Deployment, deploy
 from runners.emulated.flight import CUT_SHORT, Flight, Patience, refused
@@ -16,7 +15,8 @@ from runners.emulated.request import Request
 from runners.emulated.scheduler import EngineModel, StepResult
 from runners.emulated.settings import Settings
 from runners.emulated.step_cost import Constants
-from runners.records import FILLER, MEASURED, UNFINISHED, RequestRecord
+from runners.fillers import endless, fresh
+from runners.records import MEASURED, UNFINISHED, RequestRecord
 from runners.windows import EngineWindow
 from runners.workload import PlannedRequest
 
@@ -208,11 +208,14 @@ class _Peaks:
 
 
 def _slots(planned: Sequence[PlannedRequest]) -> dict[int, Iterator[PlannedRequest]]:
-    """Return each slot's requests, its fillers again and again at the end."""
+    """Return each slot's requests, then fillers without end."""
     by_slot: dict[int, list[PlannedRequest]] = {}
     for request in planned:
         by_slot.setdefault(request.slot, []).append(request)
-    return {
-        slot: chain(mine, cycle([p for p in mine if p.phase == FILLER]))
-        for slot, mine in by_slot.items()
-    }
+    return {slot: map(_turned, endless(mine, lambda p: p.phase)) for slot, mine in by_slot.items()}
+
+
+def _turned(repeat: tuple[PlannedRequest, int]) -> PlannedRequest:
+    planned, times = repeat
+    prompt = fresh(planned.prompt, planned.prefix_tokens, times)
+    return replace(planned, prompt=prompt) if times else planned
