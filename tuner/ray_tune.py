@@ -129,6 +129,7 @@ def _trial(config: Mapping[str, Any]) -> None:
     spec.folder.mkdir(parents=True, exist_ok=True)
     outcome = run_trial(spec, show, cancelled=Path(config["stop_file"]).exists)
     took_s = time.monotonic() - began
+    (spec.folder / PHASE).unlink(missing_ok=True)
     tune.report({OUTCOME: json.dumps(outcome_to_json(outcome)), TOOK: took_s})
 
 
