@@ -25,7 +25,8 @@ from tests.study_factory import START, Step, measured, usual_steps, write_study
 from tuner.export_loop import export_on_request
 from tuner.export_process import ExportProcess
 from tuner.journal import Closed, Journal
-from tuner.mlflow_exporter import LARGEST_FILE, ExportReport, compare_url, export
+from tuner.mlflow_exporter import LARGEST_FILE, ExportReport, export
+from tuner.mlflow_pages import Pages, pages_of
 from tuner.report.study_record import StudyRecord, read_study
 from tuner.report.summary import summarize
 from tuner.run_facts import PARENT, best_so_far, launch_run, study_run
@@ -140,11 +141,12 @@ def test_files_are_kept_with_their_runs(store: str, tmp_path: Path) -> None:
 
 def test_the_compare_page_is_named_for_a_local_store_and_a_server() -> None:
     """The address holds the runs and the experiment; a server's own address is kept."""
-    url = compare_url("http://tracking.example:8080/", "7", ["a", "b"])
+    pages = Pages(experiment_id="7", measured_run_ids=("a", "b"))
+    url = pages.compare(pages_of("http://tracking.example:8080/"))
     assert unquote(url) == (
         'http://tracking.example:8080/#/compare-runs?runs=["a", "b"]&experiments=["7"]'
     )
-    assert compare_url("sqlite:///x.db", "7", ["a"]).startswith("http://127.0.0.1:5000/#/compare")
+    assert pages_of("sqlite:///x.db", 5001) == "http://127.0.0.1:5001"
 
 
 def record_of(folder: Path, steps: list[Step], **more: Any) -> StudyRecord:

@@ -23,6 +23,7 @@ def answer_json(ending: Ending) -> dict[str, Any]:
         "launches": len(ending.study.trials),
         "folder": str(ending.folder.root),
         "report": str(ending.folder.root / "report.html"),
+        "mlflow": ending.launches_page,
         "notes": list(ending.notes),
     }
 
@@ -51,6 +52,8 @@ def _lines(ending: Ending) -> Iterator[str]:
         yield f"nearest:      {nearest.candidate}"
         yield f"              {result(nearest)}"
     yield f"report:       {ending.folder.root / 'report.html'}"
+    if ending.launches_page is not None:
+        yield f"MLflow:       {ending.launches_page}"
     yield from (f"note:         {note}" for note in ending.notes)
 
 

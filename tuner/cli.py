@@ -164,7 +164,8 @@ def ui(study: Path, port: int) -> None:
     from tuner.mlflow_ui import serve
     from tuner.study_file import load_study_file
 
-    sys.exit(serve(load_study_file(study).tracking.uri, port=port))
+    file = load_study_file(study)
+    sys.exit(serve(file.tracking.uri, file.folder(), port=port))
 
 
 @main.command(

@@ -4,7 +4,6 @@ As a program, `python -m tuner.mlflow_exporter FOLDER URI EXPERIMENT`, it is the
 `tuner.export_process`.
 """
 
-import json
 import logging
 import os
 import sys
@@ -13,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from tuner.bad_input import BadInputError
 from tuner.export_loop import export_on_request
 from tuner.journal import JournalError
+from tuner.mlflow_pages import Pages, pages_of
 from tuner.report.latency_plots import plot_launch
 from tuner.report.study_record import StudyRecord, read_study
 from tuner.report.summary import summarize
@@ -36,11 +35,11 @@ from tuner.switches import set_switches
 from tuner.trial import Launch, Trial
 
 SQLITE = "sqlite:///"
-LOCAL_PAGES = "http://127.0.0.1:5000"  # where `tuner ui` and `mlflow ui` serve a local store
 LARGEST_FILE = 20 * 1024**2
 LEFT_OUT = "left_out.txt"
 MOST_PARAMS = 100  # MLflow's own limit for one batch
 NICENESS = 10
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # its pages open on runs, not traces
 LONGEST_REASON = 300  # characters; HTTP errors repeat themselves
 STUDY_FILES = ("study.toml", "study.yaml", "study.yml")
 ONCE_FILES = (*STUDY_FILES, "workload.jsonl", "environment.json", "environment.txt")
@@ -72,13 +71,6 @@ def export(study_folder: Path, uri: str, experiment: str) -> ExportReport:
     return _Export(_client(uri), uri, record).run(experiment)
 
 
-def compare_url(uri: str, experiment_id: str, run_ids: tuple[str, ...] | list[str]) -> str:
-    """Return the address of the page that sets these runs side by side."""
-    base = uri.rstrip("/") if uri.startswith(("http://", "https://")) else LOCAL_PAGES
-    runs, experiments = (quote(json.dumps(ids)) for ids in (list(run_ids), [experiment_id]))
-    return f"{base}/#/compare-runs?runs={runs}&experiments={experiments}"
-
-
 class _Export:
     """One pass over one study."""
 
@@ -97,7 +89,9 @@ class _Export:
         for launch, trial in record.launches():
             ids[launch.number] = self._child(parent, known.get(str(launch.number)), launch, trial)
         self._refresh(parent, facts)
-        measured = [ids[t.number] for t in record.trials if t.score is not None]
+        measured = tuple(ids[t.number] for t in record.trials if t.score is not None)
+        pages = Pages(experiment_id=self._experiment, measured_run_ids=measured)
+        pages.write(record.folder.root)
         return ExportReport(
             created=self._created,
             updated=self._updated,
@@ -105,7 +99,7 @@ class _Export:
             experiment_id=self._experiment,
             parent_run_id=parent,
             child_run_ids=tuple(ids.values()),
-            url=compare_url(self._uri, self._experiment, measured),
+            url=pages.compare(pages_of(self._uri)),
         )
 
     def _parent(self, facts: RunFacts) -> str:
@@ -235,7 +229,7 @@ def _client(uri: str) -> Any:
 def _experiment_id(client: Any, uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
-        return str(client.create_experiment(name, artifact_location=_artifacts(uri)))
+        return str(client.create_experiment(name, _artifacts(uri), KIND))
     if found.lifecycle_stage == "deleted":
         client.restore_experiment(found.experiment_id)
     return str(found.experiment_id)

@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 
 from tuner.bad_input import BadInputError
+from tuner.mlflow_pages import Pages, pages_of
 from tuner.switches import set_switches
 
 SQLITE = "sqlite:///"
 
 
-def serve(uri: str, *, port: int) -> int:
+def serve(uri: str, folder: Path, *, port: int) -> int:
     """Serve the pages on the loopback interface until interrupted; return the exit code.
+
+    First says where the launches of the study in *folder* are.
 
     Raises:
         BadInputError: the store is a server already, or does not exist yet.
@@ -23,6 +26,10 @@ def serve(uri: str, *, port: int) -> int:
         raise BadInputError(
             f"nothing is recorded yet: {uri} does not exist; run 'tuner tune' first"
         )
+    if (pages := Pages.read(folder)) is not None:
+        sys.stdout.write(f"launches:   {pages.runs(pages_of(uri, port))}\n")
+        sys.stdout.write(f"comparison: {pages.compare(pages_of(uri, port))}\n")
+        sys.stdout.flush()
     environment = dict(os.environ)
     set_switches(environment, local_ray=True)
     environment.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")

@@ -20,6 +20,7 @@ from tuner import __version__
 from tuner.bad_input import BadInputError
 from tuner.journal import Closed, Journal, JournalError, Opened, read_journal, read_opened
 from tuner.loop import Loop, Watcher
+from tuner.mlflow_pages import Pages, pages_of
 from tuner.preflight import problems, resolved
 from tuner.rebuild import study_of
 from tuner.study import Stop, Study
@@ -53,6 +54,7 @@ class Ending:
     reason: str
     study: Study
     folder: StudyFolder
+    launches_page: str | None = None  # where MLflow compares the launches
     notes: tuple[str, ...] = ()  # what went wrong beside the tuning
 
 
@@ -243,8 +245,22 @@ def _close(
     trouble = None if exporter is None else exporter.finish(timeout_s=EXPORT_LIMIT_S)
     notes = () if trouble is None else (f"not everything is in MLflow yet: {trouble}",)
     return Ending(
-        verdict=verdict, reason=stop.reason, study=loop.study, folder=job.folder, notes=notes
+        verdict=verdict,
+        reason=stop.reason,
+        study=loop.study,
+        folder=job.folder,
+        launches_page=_launches_page(job),
+        notes=notes,
     )
+
+
+def _launches_page(job: Job) -> str | None:
+    """Say where MLflow compares the launches: an address, or the command that serves it."""
+    uri, pages = job.file.tracking.uri, Pages.read(job.folder.root)
+    if pages is None or not job.file.tracking.enabled:
+        return None
+    served = uri.startswith(("http://", "https://"))
+    return pages.compare(pages_of(uri)) if served else f"tuner ui {job.file_path}"
 
 
 def _verdict(loop: Loop, stop: Stop) -> Verdict:
