@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuner_process import (
+    Ran,
     engines_of,
     events,
     kill_everything,
@@ -31,10 +32,19 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 }
 
 
-def test_a_study_file_becomes_a_winner_a_report_and_mlflow_runs(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    """Run a study to its end once; return its working directory and how it ended."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_study(folder)
+    return folder, tuner(folder, "tune", "study.toml", "--json")
+
+
+def test_a_study_file_becomes_a_winner_a_report_and_mlflow_runs(
+    finished: tuple[Path, Ran],
+) -> None:
     """One command: the winner keeps the limits, its command is there, everything is in MLflow."""
-    write_study(tmp_path)
-    ran = tuner(tmp_path, "tune", "study.toml", "--json")
+    folder, ran = finished
 
     assert ran.code == 0, ran.err
     answer = ran.json()
@@ -42,26 +52,36 @@ def test_a_study_file_becomes_a_winner_a_report_and_mlflow_runs(tmp_path: Path) 
     assert answer["notes"] == []
     assert all("keeps" in limit for limit in answer["winner"]["limits"])
     assert "runners.emulated" in answer["winner"]["command"]
-    root = tmp_path / "studies" / "small"
+    root = folder / "studies" / "small"
     assert "emulated" in (root / "report.html").read_text().lower()
     assert json.loads((root / "report.json").read_text())["verdict"] == "found"
     assert "emulated" in ran.err
-    assert engines_of(tmp_path) == []
+    assert engines_of(folder) == []
     assert not (root / ".ray").exists()
-    assert runs_in_mlflow(tmp_path) == (1, 7)
+    assert runs_in_mlflow(folder) == (1, 7)
 
 
-def test_every_launch_is_sent_the_same_requests(tmp_path: Path) -> None:
+def test_every_launch_is_sent_the_same_requests(finished: tuple[Path, Ran]) -> None:
     """A comparison of settings is one only if the work was the same."""
-    write_study(tmp_path)
-    assert tuner(tmp_path, "tune", "study.toml", "--quiet").code == 0
-
+    folder, _ = finished
+    launches = sorted((folder / "studies" / "small" / "launches").iterdir())
     asked = set()
-    for records in sorted((tmp_path / "studies" / "small" / "launches").glob("*/records.jsonl")):
-        rows = [json.loads(line) for line in records.read_text().splitlines()]
+    for launch in launches:
+        rows = map(json.loads, (launch / "requests.jsonl").read_text().splitlines())
         measured = [r for r in rows if r["phase"] == "measured"]
         asked.add(tuple(sorted((r["slot"], r["round"], r["id"]) for r in measured)))
+    assert len(launches) == 7
     assert len(asked) == 1
+
+
+def test_a_finished_study_launches_nothing_more(finished: tuple[Path, Ran]) -> None:
+    """Run again, a finished study gives its answer without starting an engine."""
+    folder, first = finished
+    again = tuner(folder, "tune", "study.toml", "--json")
+
+    assert again.code == 0
+    assert again.json()["winner"] == first.json()["winner"]
+    assert len(events(folder, "launched")) == 7
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -116,17 +136,6 @@ def test_impossible_limits_end_with_code_3_and_the_reason(tmp_path: Path) -> Non
     )
     report = (tmp_path / "studies" / "small" / "report.md").read_text()
     assert "ttft_p95_ms" in report
-
-
-def test_a_finished_study_launches_nothing_more(tmp_path: Path) -> None:
-    """Run again, a finished study gives its answer without starting an engine."""
-    write_study(tmp_path)
-    first = tuner(tmp_path, "tune", "study.toml", "--json").json()
-    again = tuner(tmp_path, "tune", "study.toml", "--json")
-
-    assert again.code == 0
-    assert again.json()["winner"] == first["winner"]
-    assert len(events(tmp_path, "launched")) == 7
 
 
 def test_two_tuners_never_work_on_one_study(tmp_path: Path) -> None:

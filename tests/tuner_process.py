@@ -75,13 +75,14 @@ def tuner(folder: Path, *words: str, timeout_s: float = 300) -> Ran:
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """Start in a session of its own, as a shell would."""
-    return subprocess.Popen(
-        [*TUNER, *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=(folder / "tuner.err").open("wb"),
-        start_new_session=True,
-    )
+    with (folder / "tuner.err").open("wb") as err:
+        return subprocess.Popen(
+            [*TUNER, *words],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            start_new_session=True,
+        )
 
 
 def events(folder: Path, event: str) -> list[dict[str, Any]]:
