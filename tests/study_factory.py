@@ -204,8 +204,7 @@ def _write_launch(folder: Path, journal: Journal, number: int, step: Step, reque
     outcome = step.outcome or measured(step.values, number)
     if isinstance(outcome, Measured):
         flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in step.values.items())
-        command = "# with these variables and no others: PATH\n"
-        command += f"python -m sglang.launch_server --model-path made-up/model-8b {flags}\n"
+        command = f"python -m sglang.launch_server --model-path made-up/model-8b {flags}\n"
         (launch / "launch.txt").write_text(command, encoding="utf-8")
         write_records(launch / "requests.jsonl", records(outcome.measurement, number, requests))
     took_s = 300.0 + 7 * number if isinstance(outcome, Measured) else 45.0
