@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from objectives import Interval, Limit, Measurement, ThroughputUnderLimits
 from runners import Faulted, Invalid, Measured, Outcome, Rejected
 from search_spaces import Candidate, Choice, FloatRange, IntRange, sglang
-from tuner.journal import Journal, Opened, read_journal
+from tuner.journal import Closed, Journal, Opened, read_journal
 from tuner.loop import Loop
 from tuner.optuna_strategy import OptunaStrategy
 from tuner.plan import Plan, StagePlan
@@ -242,6 +242,35 @@ def test_a_lasting_fault_ends_the_study_at_once(tmp_path: Path) -> None:
 
     assert len(study.trials) == 1
     assert study.next_step() == Stop("no model at /nowhere", fault=True)
+
+
+def test_a_study_stopped_by_its_machine_goes_on_once_that_is_mended(tmp_path: Path) -> None:
+    """The same command after a repair tries again, instead of repeating the old verdict."""
+    path = tmp_path / "journal"
+    run(Study(plan=PLAN), lambda _: Faulted(reason="no driver", lasting=True), path)
+    with Journal(path) as journal:
+        journal.closed(Closed(at="now", verdict="faulted", reason="no driver"))
+    history = read_journal(path, OBJECTIVE)
+    stopped = Study(plan=PLAN, trials=history.trials, earlier=history.earlier)
+
+    assert stopped.next_step() == Try(BASELINE, Candidate.of({}))
+    assert run(stopped, pretend, path).best() is not None
+
+
+def test_numbers_that_can_never_be_trusted_end_the_study(tmp_path: Path) -> None:
+    """When no launch can be believed it is the set-up, and the budget is not burnt on it."""
+    busy = iter(range(1000))
+    study = run(
+        Study(plan=PLAN),
+        lambda _: Invalid(reason=f"the client used {next(busy)} ms too long"),
+        tmp_path / "journal",
+    )
+
+    assert len(study.trials) == 8
+    assert study.next_step() == Stop(
+        "none of 8 launches could be measured; the first: the client used 0 ms too long",
+        fault=True,
+    )
 
 
 def test_an_untrusted_number_is_measured_again_and_never_wins(tmp_path: Path) -> None:

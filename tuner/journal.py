@@ -51,6 +51,7 @@ class History:
     dropped: tuple[Launch, ...]  # broken off by the user
     pending: tuple[Launch, ...]  # launched, and neither ended nor given up
     closed: Closed | None
+    earlier: int = 0  # trials that ended before the study was last closed
 
 
 class Journal:
@@ -130,7 +131,7 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
     trials: list[Trial] = []
     lost: list[Launch] = []
     dropped: list[Launch] = []
-    closed = None
+    closed, earlier = None, 0
     for event in events[1:]:
         match event["event"]:
             case "launched":
@@ -144,6 +145,7 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
                 dropped.append(launches.pop(event["number"])[0])
             case "closed":
                 closed = Closed(at=event["at"], verdict=event["verdict"], reason=event["reason"])
+                earlier = len(trials)
             case other:
                 raise JournalError(
                     f"a journal holds no event {other!r}: was it written by a newer tuner?"
@@ -155,6 +157,7 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
         dropped=tuple(dropped),
         pending=tuple(launch for launch, _ in launches.values()),
         closed=closed,
+        earlier=earlier,
     )
 
 

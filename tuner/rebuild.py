@@ -27,4 +27,5 @@ def study_of(file: StudyFile, history: History) -> Study:
         pending=history.pending,
         lost=history.lost,
         dropped=history.dropped,
+        earlier=history.earlier,
     )

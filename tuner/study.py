@@ -16,7 +16,7 @@ MOST_FAULTS_IN_ROW = 3
 MOST_INVALID = 2  # measurements of one candidate that could not be trusted
 MOST_LOST = 3  # launches of one candidate during which the tuner died
 SAME_REJECTIONS = 3  # with one and the same reason and nothing measured: it is not the settings
-ANY_REJECTIONS = 8  # with nothing measured
+MOST_USELESS = 8  # launches rejected or not to be trusted, with nothing measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Study:
     lost: tuple[Launch, ...] = ()  # the tuner died meanwhile
     dropped: tuple[Launch, ...] = ()  # broken off by the user
     exhausted: frozenset[str] = frozenset()  # stages in which nothing new is left to try
+    earlier: int = 0  # trials of earlier runs: what made those stop may have been mended since
 
     def with_pending(self, launch: Launch) -> Self:
         """Return this study with one more launch on its way."""
@@ -261,7 +262,7 @@ class Study:
         return settled | {name for name, times in lost.items() if times >= MOST_LOST}
 
     def _stop_for_cause(self) -> Stop | None:
-        faults = list(itertools.takewhile(_is_fault, reversed(self.trials)))
+        faults = list(itertools.takewhile(_is_fault, reversed(self._of_this_run())))
         if faults and isinstance(last := faults[0].outcome, Faulted):
             if last.lasting:
                 return Stop(last.reason, fault=True)
@@ -272,15 +273,21 @@ class Study:
         return self._nothing_runs()
 
     def _nothing_runs(self) -> Stop | None:
-        reasons = [t.outcome.reason for t in self.trials if isinstance(t.outcome, Rejected)]
-        measured = any(isinstance(t.outcome, Measured) for t in self.trials)
-        same = len(set(reasons)) == 1 and len(reasons) >= SAME_REJECTIONS
-        if measured or not (same or len(reasons) >= ANY_REJECTIONS):
+        if any(isinstance(t.outcome, Measured) for t in self.trials):
             return None
-        first = reasons[0]
-        return Stop(
-            f"none of the first {len(reasons)} settings ran; the first: {first}", fault=True
-        )
+        outcomes = [t.outcome for t in self._of_this_run()]
+        refusals = [o.reason for o in outcomes if isinstance(o, Rejected)]
+        useless = [o.reason for o in outcomes if isinstance(o, Rejected | Invalid)]
+        if len(set(refusals)) == 1 and len(refusals) >= SAME_REJECTIONS:
+            said = f"none of the first {len(refusals)} settings ran; the first: {refusals[0]}"
+        elif len(useless) >= MOST_USELESS:
+            said = f"none of {len(useless)} launches could be measured; the first: {useless[0]}"
+        else:
+            return None
+        return Stop(said, fault=True)
+
+    def _of_this_run(self) -> tuple[Trial, ...]:
+        return self.trials[self.earlier :]
 
     def _wait_or(self, stop: Stop) -> Wait | Stop:
         return Wait() if self.pending else stop
