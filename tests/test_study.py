@@ -175,6 +175,23 @@ def test_no_candidate_is_launched_twice(tmp_path: Path) -> None:
     assert len(names) == len(set(names)) == PLAN.launches
 
 
+def test_lists_too_long_to_try_in_full_are_sampled_from_end_to_end(tmp_path: Path) -> None:
+    """With more combinations than launches, the first values listed are not all that is tried."""
+    lists = sglang.space(
+        [
+            Choice(name="max_running_requests", values=(8, 16, 32, 64)),
+            Choice(name="token_budget", values=(512, 1024, 2048, 4096)),
+        ]
+    )
+    stage = StagePlan(name="all", knobs=lists.names, launches=8)
+    plan = Plan(space=lists, stages=(stage,), launches=9, budget_s=3600)
+    study = run(Study(plan=plan), pretend, tmp_path / "journal")
+
+    assert len(study.trials) == 9
+    for name, tried in (("max_running_requests", 4), ("token_budget", 4)):
+        assert len({t.candidate[name] for t in study.trials[1:]}) == tried
+
+
 def test_a_tie_of_policies_keeps_the_first_listed(tmp_path: Path) -> None:
     """Policies that cannot be told apart are called a tie, and the plain one is kept."""
 

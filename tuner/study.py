@@ -155,7 +155,7 @@ class Study:
     def _next_in_stage(self, stage: StagePlan, base: Candidate) -> Step:
         if self._asked_all(stage, base):
             return Wait()
-        if self._is_grid(stage):
+        if self._fits(stage, base):
             return Try(stage.name, next(self._untried(stage, base)))
         return Ask(stage, base.with_values(stage.at), len(self._asked(stage.name)))
 
@@ -170,6 +170,13 @@ class Study:
             if decision is None:
                 return
             base = base.with_values(decision.values)
+
+    def _fits(self, stage: StagePlan, base: Candidate) -> bool:
+        """Say whether *stage* can try every combination of its values, in the order listed."""
+        if not self._is_grid(stage):
+            return False
+        left = stage.launches - len(self._asked(stage.name))
+        return sum(1 for _ in itertools.islice(self._untried(stage, base), left + 1)) <= left
 
     def _asked_all(self, stage: StagePlan, base: Candidate) -> bool:
         if stage.name in self.exhausted or len(self._asked(stage.name)) >= stage.launches:
