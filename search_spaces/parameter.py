@@ -1,6 +1,9 @@
 """One knob of an engine: its name and the values it may take."""
 
+import math
 from dataclasses import dataclass
+
+DIGITS = 12  # enough for any step a person writes; what lies behind them is rounding
 
 Value = bool | int | float | str
 
@@ -41,6 +44,11 @@ class IntRange:
     def __post_init__(self) -> None:
         _check_range(self.name, self.low, self.high, self.step, log=self.log)
 
+    @property
+    def top(self) -> int:
+        """The highest value that whole steps reach."""
+        return self.high - (self.high - self.low) % self.step
+
     def __contains__(self, value: object) -> bool:
         if type(value) is not int:
             return False
@@ -62,6 +70,14 @@ class FloatRange:
 
     def __post_init__(self) -> None:
         _check_range(self.name, self.low, self.high, self.step, log=self.log)
+
+    @property
+    def top(self) -> float:
+        """The highest value that whole steps reach."""
+        if self.step is None:
+            return self.high
+        steps = math.floor((self.high - self.low) / self.step + 1e-9)
+        return round(self.low + steps * self.step, DIGITS)
 
     def __contains__(self, value: object) -> bool:
         return type(value) is float and self.low <= value <= self.high

@@ -192,6 +192,31 @@ def test_lists_too_long_to_try_in_full_are_sampled_from_end_to_end(tmp_path: Pat
         assert len({t.candidate[name] for t in study.trials[1:]}) == tried
 
 
+@pytest.mark.parametrize(
+    ("knob", "least"),
+    [
+        (FloatRange(name="mem_fraction_static", low=0.4, high=0.9, step=0.0025), 12),
+        (FloatRange(name="mem_fraction_static", low=0.4, high=0.92, step=0.05), 8),
+        (FloatRange(name="mem_fraction_static", low=0.5001, high=0.501), 12),
+        (FloatRange(name="schedule_conservativeness", low=0.0001, high=1.0, log=True), 12),
+    ],
+)
+def test_a_range_of_any_grain_is_searched_on_its_steps(
+    tmp_path: Path, knob: FloatRange, least: int
+) -> None:
+    """Fine steps, steps that miss the upper end, and narrow ranges give many values, all valid."""
+    stage = StagePlan(name="all", knobs=(knob.name,), launches=12)
+    plan = Plan(space=sglang.space([knob]), stages=(stage,), launches=13, budget_s=3600)
+    study = run(Study(plan=plan), pretend, tmp_path / "journal")
+    values = [float(t.candidate[knob.name]) for t in study.trials[1:]]
+
+    assert len(set(values)) >= least
+    assert all(value in knob and value <= knob.top for value in values)
+    if knob.step is not None:
+        steps = [(value - knob.low) / knob.step for value in values]
+        assert all(abs(s - round(s)) < 1e-8 for s in steps)
+
+
 def test_a_tie_of_policies_keeps_the_first_listed(tmp_path: Path) -> None:
     """Policies that cannot be told apart are called a tie, and the plain one is kept."""
 

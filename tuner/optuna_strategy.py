@@ -4,11 +4,13 @@ Nothing is kept between two asks: the Optuna study is built anew from ours each 
 that depends on how far we are, so that the same journal leads to the same suggestion.
 """
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runners import Rejected
 from search_spaces import Candidate, Choice, FloatRange, IntRange, Parameter, SearchSpace, Value
+from search_spaces.parameter import DIGITS
 from tuner.study import Ask, Study
 from tuner.trial import Trial
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 RUNS = "runs"  # the constraint that a crash breaks
 MARGIN_CLIP = (-1.0, 3.0)  # relative margins beyond these say no more
 MOST_DRAWS = 64
-FLOAT_DIGITS = 3  # of a knob without a step: more would be noise on a command line
+DIGITS_SHOWN = 3  # of a knob without a step: more would be noise on a command line
 
 
 class OptunaStrategy:
@@ -131,11 +133,10 @@ def _distribution(parameter: Parameter) -> "BaseDistribution":
     match parameter:
         case Choice(values=values):
             return CategoricalDistribution(values)
-        case IntRange(low=low, high=high, step=step, log=log):
-            top = low + (high - low) // step * step
+        case IntRange(low=low, top=top, step=step, log=log):
             return IntDistribution(low, top, step=step, log=log)
-        case FloatRange(low=low, high=high, step=step, log=log):
-            return FloatDistribution(low, high, step=step, log=log)
+        case FloatRange(low=low, top=top, step=step, log=log):
+            return FloatDistribution(low, top, step=step, log=log)
 
 
 def _spread(space: SearchSpace, names: tuple[str, ...], seed: int) -> Iterator[dict[str, Value]]:
@@ -153,14 +154,11 @@ def _at(parameter: Parameter, share: float) -> Value:
     match parameter:
         case Choice(values=values):
             return values[min(int(share * len(values)), len(values) - 1)]
-        case IntRange(low=low, high=high, step=step):
+        case IntRange(low=low, top=top, step=step):
             steps = round((_between(parameter, share) - low) / step)
-            return min(low + steps * step, low + (high - low) // step * step)
-        case FloatRange(low=low, step=step):
-            value = _between(parameter, share)
-            if step is not None:
-                value = low + round((value - low) / step) * step
-            return _readable(parameter, value)
+            return min(low + steps * step, top)
+        case FloatRange():
+            return _readable(parameter, _between(parameter, share))
 
 
 def _between(parameter: IntRange | FloatRange, share: float) -> float:
@@ -171,6 +169,14 @@ def _between(parameter: IntRange | FloatRange, share: float) -> float:
 
 
 def _readable(parameter: Parameter, value: Value) -> Value:
+    """Leave out the digits that say nothing; a knob with steps stays on them."""
     if not isinstance(parameter, FloatRange):
         return value
-    return min(max(round(float(value), FLOAT_DIGITS), parameter.low), parameter.high)
+    low, top, step, short = parameter.low, parameter.top, parameter.step, float(value)
+    if step is not None:
+        short = round(low + round((short - low) / step) * step, DIGITS)
+    elif parameter.log:
+        short = float(f"{short:.{DIGITS_SHOWN}g}")
+    elif top > low:
+        short = round(short, DIGITS_SHOWN - 1 - math.floor(math.log10(top - low)))
+    return min(max(short, low), top)
