@@ -6,8 +6,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh dev
 case " $* " in
   *"not sglang"*) ;;
-  *) SGL_TUNER_SGLANG_PYTHON=$(bash scripts/install_sglang_cpu.sh | tail -n 1)
-     export SGL_TUNER_SGLANG_PYTHON ;;
+  *) if command -v python3.11 >/dev/null; then
+       SGL_TUNER_SGLANG_PYTHON=$(bash scripts/install_sglang_cpu.sh | tail -n 1)
+       export SGL_TUNER_SGLANG_PYTHON
+     else
+       echo "no python3.11 here, which SGLang's CPU build needs: its tests are skipped" >&2
+     fi ;;
 esac
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from tuner.study_folder import PHASE
 from tuner.trial import Launch
 
 LOCAL = "local"
+CONNECT_LIMIT_S = 10.0
 INTERRUPTED = 130  # exit code
 STOP_FILE = "stop-requested"
 SCRATCH = ".ray"
@@ -49,11 +51,14 @@ def run_launches(
     A trial asks for one CPU and *gpus* GPUs in one bundle. *address* is "local" or an existing
     cluster's. Every node must see the study's *folder*: Ctrl-C or SIGTERM writes a file there, at
     which running trials stop their engines; they have *patience_s* for it.
+
+    Raises:
+        ClusterError: the cluster does not answer, or could never run a launch.
     """
     folder = folder.resolve()
     stop_file = folder / STOP_FILE
     with (
-        _cluster(address, loop.parallel),
+        _cluster(address, loop.parallel, gpus),
         _interruptible(
             loop, stop_file, patience_s
         ),  # after Ray has started, which sets handlers of its own
@@ -68,6 +73,10 @@ def run_launches(
             ),
             run_config=tune.RunConfig(name="study", storage_path=str(scratch), verbose=0),
         ).fit()
+
+
+class ClusterError(Exception):
+    """The cluster cannot be reached, or can never run one launch; the message is for people."""
 
 
 class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
@@ -144,15 +153,44 @@ def _bundle(gpus: int) -> dict[str, float]:
 
 
 @contextmanager
-def _cluster(address: str, parallel: int) -> Iterator[None]:
+def _cluster(address: str, parallel: int, gpus: int) -> Iterator[None]:
     mine = {"num_cpus": parallel + 1, "include_dashboard": False} if address == LOCAL else {}
     for name in ("ray", "ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    ray.init(address=address, log_to_driver=False, configure_logging=False, **mine)
+    _check_answers(address)
     try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **mine)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise ClusterError(f"the Ray cluster {address!r} must be there, found: {why}") from error
+    try:
+        _check_gpus(gpus)
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Refuse an address where nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "local", "auto" and URLs are Ray's to look up
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_LIMIT_S).close()
+    except OSError as error:
+        raise ClusterError(
+            f"cluster.address must be a Ray cluster's, found nobody at {address}: {error}"
+        ) from error
+
+
+def _check_gpus(needed: int) -> None:
+    """Refuse what Ray would let wait for ever."""
+    there = ray.cluster_resources().get("GPU", 0)
+    if needed > there:
+        raise ClusterError(
+            f"a launch needs {needed} GPU(s), and Ray sees {there:g}: check the driver "
+            "(nvidia-smi), or engine.flags for --tp-size, --pp-size, --dp-size and --device"
+        )
 
 
 @contextmanager

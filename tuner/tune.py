@@ -97,7 +97,6 @@ def tune(job: Job) -> Ending:
 
 def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> Ending:
     from tuner.optuna_strategy import OptunaStrategy
-    from tuner.ray_tune import run_launches
 
     file, objective = job.file, job.file.objective.objective()
     history = read_journal(job.folder.journal, objective)
@@ -113,18 +112,7 @@ def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> 
             parallel=file.cluster.parallel,
         )
         _clear_up(opened.study_id, loop, job.say)
-        if isinstance(step := loop.study.next_step(), Stop):
-            stop = step
-        else:
-            run_launches(
-                loop,
-                lambda launch: _spec(job, opened, launch, names),
-                gpus=file.engine.gpus,
-                address=file.cluster.address,
-                folder=job.folder.root,
-                patience_s=file.engine.stop_grace_s + 15,
-            )
-            stop = _stopped(loop)
+        stop = _launch_all(job, opened, loop, names)
         return _close(job, journal, loop, stop, exporter)
 
 
@@ -204,6 +192,27 @@ def _clear_up(study_id: str, loop: Loop, say: Callable[[str], None]) -> None:
     if killed := sweep(study_id):
         say(f"ended {len(killed)} processes that an earlier run of this study left behind")
     loop.give_up_lost()
+
+
+def _launch_all(job: Job, opened: Opened, loop: Loop, names: tuple[str, ...]) -> Stop:
+    """Run launches until there is a reason to stop; return it."""
+    if isinstance(step := loop.study.next_step(), Stop):
+        return step
+    from tuner.ray_tune import ClusterError, run_launches  # seconds to import
+
+    engine = job.file.engine
+    try:
+        run_launches(
+            loop,
+            lambda launch: _spec(job, opened, launch, names),
+            gpus=engine.gpus,
+            address=job.file.cluster.address,
+            folder=job.folder.root,
+            patience_s=engine.stop_grace_s + 15,
+        )
+    except ClusterError as error:
+        return Stop(str(error), fault=True)
+    return _stopped(loop)
 
 
 def _exporter(job: Job) -> "ExportProcess":
