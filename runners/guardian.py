@@ -25,6 +25,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 KILL_LIMIT_S = 30.0  # a process that a driver holds in the kernel dies late; then we report it
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where the engine puts it, not we
 SHARED_MEMORY_PREFIXES = ("sglang_loads_", "sgl_shm_")
+YOUNG_S, YOUNG_LOOK_S, LOOK_S = 120.0, 1.0, 30.0  # how often we note what it has there
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -44,10 +45,10 @@ def tree(root: int) -> list[int]:
 
 def _parent(pid: str) -> int | None:
     try:
-        stat = Path("/proc", pid, "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        stat = Path("/proc", pid, "stat").read_text(errors="replace")  # a name may be any bytes
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
         return None
-    return int(stat.rpartition(")")[2].split()[1])  # the name before it may hold anything
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 class Guardian:
@@ -58,6 +59,8 @@ class Guardian:
         self._child: int | None = None
         self._childless = False
         self._caller_listens = True
+        self._born_s = self._next_look_s = time.monotonic()
+        self._shared: set[Path] = set()
         self._wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)
@@ -90,18 +93,34 @@ class Guardian:
         for descriptor in (caller, 0, self._wake):
             waiting.register(descriptor, select.POLLIN)
         while self._child is not None:
-            ready = {descriptor for descriptor, _ in waiting.poll()}
+            ready = {descriptor for descriptor, _ in waiting.poll(1000 * self._look())}
             if ready & {caller, 0} or self._told_to_stop(ready):
                 return
             self._reap()
 
     def stop_all(self) -> None:
         """End every descendant: politely, then after the grace by force; then tidy up."""
-        shared = [file for pid in tree(os.getpid()) for file in _shared_memory(pid)]
+        self._note_shared_memory()
         self._end(signal.SIGTERM, self._grace_s)
         self._end(signal.SIGKILL, KILL_LIMIT_S)
-        for file in shared:
+        for file in self._shared:
             file.unlink(missing_ok=True)
+
+    def _look(self) -> float:
+        """Note the shared memory if it is time to; return the seconds until the next look.
+
+        An engine that crashes leaves its files, and nobody can tell any more that they were its.
+        """
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            self._note_shared_memory()
+            young = now_s - self._born_s < YOUNG_S
+            self._next_look_s = now_s + (YOUNG_LOOK_S if young else LOOK_S)
+        return self._next_look_s - now_s
+
+    def _note_shared_memory(self) -> None:
+        for pid in tree(os.getpid()):
+            self._shared.update(_shared_memory(pid))
 
     def _end(self, number: int, limit_s: float) -> None:
         deadline, told = time.monotonic() + limit_s, set[int]()
