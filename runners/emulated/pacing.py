@@ -46,13 +46,18 @@ class Pacer:
     """Runs the engine and delivers what it produces to the answers in flight."""
 
     def __init__(
-        self, engine: EngineModel, speed: float, note: Callable[[StepResult], None]
+        self,
+        engine: EngineModel,
+        speed: float,
+        note: Callable[[StepResult], None],
+        alter: Callable[[StepResult], StepResult] = lambda result: result,
     ) -> None:
         self.lag = Lag()
         self.idle = asyncio.Event()  # set while the engine has nothing to do
         self._engine = engine
         self._speed = speed
         self._note = note
+        self._alter = alter  # called with every step before its time passes; may raise
         self._now_s = 0.0  # of the engine: the end of its last step
         self._start_s = time.perf_counter()
         self._answers: dict[Request, Answer] = {}
@@ -82,7 +87,7 @@ class Pacer:
                 await self._work.wait()
                 self.idle.clear()
                 self._now_s = max(self._now_s, self._wall_now_s())
-            result = self._engine.step(self._now_s)
+            result = self._alter(self._engine.step(self._now_s))
             self._now_s += result.duration_s
             await self._wait_until(self._start_s + self._now_s / self._speed)
             self._note(result)

@@ -46,6 +46,7 @@ def server_info(
     p99_ms = lag.quantile_ms(0.99)
     return {
         **asdict(deployment.settings),
+        "emulated_fault": list(map(str, deployment.settings.emulated_fault)),
         "served_model_name": deployment.served_name,
         "context_length": deployment.context_length,
         "random_seed": seed,

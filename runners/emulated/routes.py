@@ -7,7 +7,7 @@ from itertools import count
 import orjson
 
 from runners.emulated import pages
-from runners.emulated.answers import Answer, Chat, Completion, Generate, Wording
+from runners.emulated.answers import Chat, Completion, Generate, Wording
 from runners.emulated.asks import (
     Ask,
     BadRequestError,
@@ -17,6 +17,7 @@ from runners.emulated.asks import (
     read_generate,
 )
 from runners.emulated.exchange import PLAIN, Exchange
+from runners.emulated.misbehaviour import Misbehaviour
 from runners.emulated.pacing import Pacer
 from runners.emulated.request import Request
 from runners.emulated.scheduler import EngineModel
@@ -37,6 +38,7 @@ class Routes:
     pacer: Pacer
     words: Sequence[str]  # of the command line
     seed: int
+    misbehaviour: Misbehaviour
     ready: bool = False
     drains: bool = False
     startup_s: float = 0.0
@@ -115,6 +117,9 @@ class Routes:
         if self.engine.queue_is_full:
             _refuse(exchange, 503, "The request queue is full.")
             return
+        ask = self.misbehaviour.asked(ask)
+        if self.misbehaviour.spoils(exchange, ask):
+            return
         settings = self.engine.settings
         request = Request(
             id=next(self._ids),
@@ -122,7 +127,7 @@ class Routes:
             output_tokens=ask.output_tokens,
             ignore_eos=ask.ignore_eos,
         )
-        answer = Answer(exchange, ask, request, settings.stream_interval)
+        answer = self.misbehaviour.answer(exchange, ask, request, settings.stream_interval)
         answer.begin(wording(ask, request, report_cache=settings.enable_cache_report))
         exchange.on_gone = lambda: self.pacer.abort(answer)
         self.pacer.submit(answer)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ from runners.emulated import log
 from runners.emulated.death import ADDRESS_IN_USE, CHILD_FAILED, EngineDeathError
 from runners.emulated.deployment import deploy
 from runners.emulated.exchange import Connection
+from runners.emulated.faults import IgnoreSigterm, find
 from runners.emulated.hardware import hardware_named
+from runners.emulated.misbehaviour import Misbehaviour
 from runners.emulated.models import model_named
 from runners.emulated.pacing import Pacer
 from runners.emulated.routes import Routes
@@ -30,6 +33,7 @@ class Server:
         self._words = words
         self._seed = seed
         self._stop = asyncio.Event()
+        self._misbehaviour = Misbehaviour(settings.emulated_fault, self._stop)
         self._connections: set[Connection] = set()
 
     async def run(self) -> int:
@@ -42,6 +46,8 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        if find(self._settings.emulated_fault, IgnoreSigterm) is not None:
+            loop.add_signal_handler(signal.SIGTERM, log.say, "SIGTERM received, and ignored.")
         started_s = time.perf_counter()
         routes = await self._start()
         if self._stop.is_set():
@@ -70,8 +76,9 @@ class Server:
         model = model_named(settings.model_path)
         hardware = hardware_named(settings.emulated_hardware)
         log.say(log.banner(model.name, hardware.name, settings.emulated_speed))
+        await self._misbehaviour.start()
         try:
-            deployment = deploy(settings)
+            deployment = self._misbehaviour.deployed(deploy(settings))
         except EngineDeathError as death:
             if death.exit_code == CHILD_FAILED and death.weights_loaded:
                 log.say(log.weights(model, hardware, settings.tp_size, 0.0))
@@ -82,13 +89,22 @@ class Server:
         for line in log.capacity(deployment):
             log.say(line)
         engine = EngineModel(deployment, self._seed)
-        pacer = Pacer(engine, settings.emulated_speed, log.StepLog(engine).note)
-        return Routes(engine=engine, pacer=pacer, words=self._words, seed=self._seed)
+        pacer = Pacer(
+            engine, settings.emulated_speed, log.StepLog(engine).note, self._misbehaviour.step
+        )
+        return Routes(
+            engine=engine,
+            pacer=pacer,
+            words=self._words,
+            seed=self._seed,
+            misbehaviour=self._misbehaviour,
+        )
 
     async def _serve(self, routes: Routes, started_s: float) -> None:
         """Warm up, work until told to stop, and drain."""
         work = asyncio.create_task(routes.pacer.run())
         await self._pass(WARM_UP_S)
+        await self._misbehaviour.warm_up()
         gc.freeze()  # what is here now stays; do not look through it again
         routes.startup_s = time.perf_counter() - started_s
         routes.ready = True
@@ -120,5 +136,5 @@ def _bind_error(error: OSError, settings: Settings) -> str:
     where = (settings.host, settings.port)
     return (
         f"[Errno {error.errno}] error while attempting to bind on address {where}: "
-        f"{(error.strerror or str(error)).rpartition(': ')[2].lower()}"
+        f"{os.strerror(error.errno or 0).lower()}"
     )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from runners.emulated import faults
 from runners.emulated.hardware import HARDWARE
 from runners.emulated.models import MODELS
 from runners.emulated.policies import LISTED_POLICIES
@@ -40,6 +41,7 @@ class Settings:
     random_seed: int | None = None
     enable_metrics: bool = False
     enable_cache_report: bool = False
+    emulated_fault: tuple[faults.Fault, ...] = ()
 
 
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
@@ -62,7 +64,11 @@ example, ten emulated seconds per second:
       -d '{{"text": "Hello", "sampling_params": {{"max_new_tokens": 8}}}}'
 
 --list alone shows the tables of models and hardware.
-exit codes, as SGLang's: 1 refused setting, 2 refused flag, 3 port taken, 137 died of memory"""
+exit codes, as SGLang's: 1 refused setting, 2 refused flag, 3 port taken, 137 died of memory
+
+faults, each --emulated-fault KIND:key=value,... (seconds of the wall clock; what has a value here
+may be left out):
+{faults.listing()}"""
 
 
 def size(words: str) -> int:
@@ -71,6 +77,14 @@ def size(words: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"invalid int value: {words!r}")
     return int(found[1]) * _SUFFIXES[found[2] or ""]
+
+
+def fault(words: str) -> faults.Fault:
+    """Return the fault that *words* ask for."""
+    try:
+        return faults.read_fault(words)
+    except faults.FaultError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,6 +110,7 @@ def parse(words: Sequence[str]) -> Settings:
         SystemExit: with 2 for words that SGLang would refuse; the reason went to stderr.
     """
     found = vars(parser().parse_args(words))
+    found["emulated_fault"] = tuple(found["emulated_fault"])
     return Settings(**{name: found[name] for name in SETTING_NAMES})
 
 
@@ -109,6 +124,14 @@ def _add_emulation(group: argparse._ArgumentGroup) -> None:
         help="emulated seconds per second of wall clock (default 1: as the hardware would)",
     )
     group.add_argument("--random-seed", type=int, help="fixes the noise of the step times")
+    group.add_argument(
+        "--emulated-fault",
+        type=fault,
+        action="append",
+        default=[],
+        metavar="KIND[:key=value,...]",
+        help="go wrong on purpose, in a way named below; may be given several times",
+    )
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
