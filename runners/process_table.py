@@ -36,9 +36,11 @@ def alive(pid: int) -> bool:
 def name(pid: int) -> str:
     """Return the short name of *pid*, as `ps` shows it."""
     try:
-        return (PROC / str(pid) / "comm").read_text().strip()
+        return (PROC / str(pid) / "comm").read_text(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
         return "ended"
+    except PermissionError:
+        return "not ours to see"
 
 
 def marked(variable: str, value: str) -> list[int]:
@@ -81,7 +83,7 @@ def _environment(pid: int) -> bytes:
 
 def _stat(pid: int) -> list[str] | None:
     try:
-        text = (PROC / str(pid) / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")  # a name may be any bytes
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
         return None
-    return text.rpartition(")")[2].split()  # the name before it may hold anything
+    return text.rpartition(")")[2].split()

@@ -137,6 +137,25 @@ def test_the_janitor_takes_what_carries_the_mark_and_spares_itself() -> None:
         not_ours.kill()
 
 
+def test_a_name_that_is_no_text_hides_no_process() -> None:
+    """A process may call itself anything, in any bytes; the table is read all the same."""
+    script = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"\\xff) S 1 (", 0, 0, 0)
+print("named", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen(_python(script), stdout=subprocess.PIPE) as odd:
+        try:
+            assert odd.stdout is not None
+            assert odd.stdout.readline() == b"named\n"
+            assert process_table.parent(odd.pid) == os.getpid()
+            assert odd.pid in process_table.descendants(os.getpid())
+            assert process_table.name(odd.pid).endswith(") S 1 (")
+        finally:
+            odd.kill()
+
+
 def test_a_port_in_use_names_its_holder() -> None:
     """The message says who holds the port, so that the user can decide; nobody is killed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
