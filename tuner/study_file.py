@@ -2,29 +2,19 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from objectives import METRICS, Limit, ThroughputUnderLimits
-from runners.spec import EngineSpec, NonNegativeInt, Table, WorkloadSpec
-from search_spaces import (
-    Candidate,
-    Choice,
-    FloatRange,
-    IntRange,
-    Parameter,
-    SearchSpace,
-    Value,
-    sglang,
-)
+from runners.spec import EngineSpec, Table, WorkloadSpec
+from search_spaces import SearchSpace, sglang
 from tuner.bad_input import BadInputError, explain
+from tuner.search_table import SearchTable, Stage, parameter, usual_stages
 
 FAILED_SHARE = 0.01  # more failed requests than this break every study's limits
-POLICY = "schedule_policy"
-MOST_WAITING = 128  # beyond it SGLang's lpm and hrrn act as fcfs, and comparing them is void
 
 Metric = Annotated[str, Field(min_length=1)]
 
@@ -60,55 +50,6 @@ class ObjectiveTable(Table):
         bounds: dict[str, float | Bound] = {"failed_share": FAILED_SHARE, **self.limits}
         limits = tuple(_limit(metric, bound) for metric, bound in bounds.items())
         return ThroughputUnderLimits(maximize=self.maximize, limits=limits)
-
-
-class Range(Table):
-    """The values of a knob between two ends."""
-
-    low: int | float
-    high: int | float
-    step: int | float | None = None
-    log: bool = False
-
-
-class Stage(Table):
-    """A part of the search: the knobs it moves, the others stay where earlier stages left them.
-
-    *at* moves further knobs for this stage only, to where its own knobs make a difference.
-    """
-
-    name: str = Field(min_length=1)
-    knobs: tuple[str, ...] = Field(min_length=1)
-    launches: PositiveInt
-    at: dict[str, bool | int | float | str] = Field(default_factory=dict)
-
-
-class SearchTable(Table):
-    """The knobs, their ranges, and how much may be spent."""
-
-    knobs: dict[str, tuple[bool | int | float | str, ...] | Range] = Field(min_length=1)
-    launches: PositiveInt = 24
-    hours: PositiveFloat = 12.0
-    seed: NonNegativeInt = 0
-    sampler: Literal["tpe", "gp"] = "tpe"
-    stages: tuple[Stage, ...] = ()
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name, values in self.knobs.items():
-            ends = (values.low, values.high) if isinstance(values, Range) else values
-            settings = [Candidate.of({name: end}) for end in ends]
-            problems = [p for setting in settings for p in sglang.value_problems(setting)]
-            if found := sglang.name_problems(name) or problems:
-                raise ValueError(f"knobs.{name}: {'; '.join(found)}")
-            parameter(name, values)  # a range that is empty is refused where it is written
-        for stage in self.stages:
-            for name in (*stage.knobs, *stage.at):
-                if name not in self.knobs:
-                    raise ValueError(
-                        f"stage {stage.name!r} names the knob {name!r}, which [search.knobs] lacks"
-                    )
-        return self
 
 
 class TrackingTable(Table):
@@ -177,7 +118,7 @@ class StudyFile(Table):
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages as written, or the usual ones: policy, the rest, policy again."""
-        return self.search.stages or tuple(_usual_stages(self.search, self.workload))
+        return self.search.stages or tuple(usual_stages(self.search, self.workload))
 
 
 def _named(stages: tuple[Stage, ...]) -> str:
@@ -197,71 +138,12 @@ def load_study_file(path: Path) -> StudyFile:
         raise BadInputError("\n".join(explain(path, error, StudyFile))) from error
 
 
-def parameter(name: str, values: tuple[Value, ...] | Range) -> Parameter:
-    """Return the knob that a study file writes as a list of values or a table of ends."""
-    if not isinstance(values, Range):
-        return Choice(name=name, values=values)
-    whole = type(values.low) is int and type(values.high) is int
-    knob = sglang.KNOBS.get(name)
-    if (knob is not None and knob.type is float) or not whole:
-        return FloatRange(
-            name=name,
-            low=float(values.low),
-            high=float(values.high),
-            step=None if values.step is None else float(values.step),
-            log=values.log,
-        )
-    return IntRange(
-        name=name,
-        low=int(values.low),
-        high=int(values.high),
-        step=int(values.step or 1),
-        log=values.log,
-    )
-
-
 def nearest(name: str, known: tuple[str, ...]) -> str:
     """Say which of the *known* names is meant, or list them."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else "known are " + ", ".join(known)
-
-
-def _usual_stages(search: SearchTable, workload: WorkloadSpec) -> Iterator[Stage]:
-    policies = search.knobs.get(POLICY, ())
-    choices = policies if isinstance(policies, tuple) else ()
-    rest = tuple(name for name in search.knobs if name != POLICY)
-    left = search.launches - 1
-    if len(choices) > 1:
-        left -= len(choices)
-        at = _where_policies_differ(search, workload)
-        yield Stage(name="policy", knobs=(POLICY,), launches=len(choices), at=at)
-        left -= len(choices) - 1 if rest else 0
-    elif choices:
-        rest = (POLICY, *rest)
-    if rest and left > 0:
-        yield Stage(name="capacity", knobs=rest, launches=left)
-        if len(choices) > 1:
-            yield Stage(name="policy again", knobs=(POLICY,), launches=len(choices) - 1)
-
-
-def _where_policies_differ(search: SearchTable, workload: WorkloadSpec) -> dict[str, Value]:
-    """Cap the running requests so that a queue forms, yet no longer than policies look at."""
-    name = "max_running_requests"
-    if name not in search.knobs:
-        return {}
-    knob = parameter(name, search.knobs[name])
-    waiting = workload.load.concurrency - workload.load.concurrency // 2
-    cap = workload.load.concurrency - min(waiting, MOST_WAITING)
-    match knob:
-        case IntRange(low=low, high=high, step=step):
-            steps = round((min(max(cap, low), high) - low) / step)
-            return {name: low + steps * step}
-        case Choice(values=values):
-            return {name: min(values, key=lambda v: abs(int(v) - cap))}
-        case FloatRange():
-            return {}
 
 
 def _limit(metric: str, bound: float | Bound) -> Limit:
