@@ -11,8 +11,8 @@ from search_spaces import Candidate, Choice, FloatRange, IntRange, sglang
 from tuner.journal import Closed, Journal, Opened, read_journal
 from tuner.loop import Loop
 from tuner.optuna_strategy import OptunaStrategy
-from tuner.plan import Plan, StagePlan
-from tuner.study import BASELINE, Ask, Stop, Study, Try, Wait
+from tuner.plan import BASELINE, Plan, StagePlan
+from tuner.study import Ask, Stop, Study, Try, Wait
 from tuner.trial import Launch, Trial
 
 SPACE = sglang.space(

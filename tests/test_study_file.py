@@ -34,6 +34,14 @@ schedule_policy = ["fcfs", "lpm"]
 max_running_requests = { low = 2, high = 64, log = true }
 """
 
+STAGE = """
+[[search.stages]]
+name = "{name}"
+knobs = ["schedule_policy"]
+launches = 2
+at = {{ max_running_requests = {at} }}
+"""
+
 
 def load(folder: Path, text: str, name: str = "study.toml") -> StudyFile:
     path = folder / name
@@ -72,6 +80,20 @@ def test_policy_first_then_the_rest_then_policy_again(tmp_path: Path) -> None:
     assert [s.name for s in stages] == ["policy", "capacity", "policy again"]
     assert 1 + sum(s.launches for s in stages) == file.search.launches
     assert stages[0].at == {"max_running_requests": 4}  # half the users wait: policies differ
+
+
+@pytest.mark.parametrize("step", [3, 7, 16, 40, 61])
+def test_policies_are_compared_at_a_setting_that_may_be_launched(
+    tmp_path: Path, step: int
+) -> None:
+    """Where the queue forms is one of the knob's own values, whatever its steps."""
+    text = STUDY.replace("log = true", f"step = {step}").replace(
+        "concurrency = 8", "concurrency = 900"
+    )
+    file = load(tmp_path, text)
+    at = file.stages()[0].at["max_running_requests"]
+
+    assert at in file.space()["max_running_requests"]
 
 
 def test_failed_requests_are_always_limited(tmp_path: Path) -> None:
@@ -114,6 +136,14 @@ WRONG: list[tuple[Callable[[str], str], str]] = [
         "engine.flags fixes it: keep one",
     ),
     (lambda t: t.replace('name = "s"', 'name = "a/b"'), "study.name"),
+    (lambda t: t.replace("log = true", "step = 1.5"), "must be whole numbers, found (2, 64, 1.5)"),
+    (lambda t: t.replace("log = true", "step = 0"), "step must be above 0, found 0"),
+    (lambda t: t + STAGE.format(name="baseline", at=8), "each stage needs a name of its own"),
+    (lambda t: t + 2 * STAGE.format(name="one", at=8), "found 'one' 2 times"),
+    (
+        lambda t: t + STAGE.format(name="one", at=500),
+        "must hold max_running_requests at one of its values (2 to 64 (log)), found 500",
+    ),
     (lambda t: t.replace("[study]", "[study"), "not valid TOML"),
     (lambda t: t.replace("ttft_p95_ms = 500", "ttft_p95_ms = {}"), "either at_most or at_least"),
 ]

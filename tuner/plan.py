@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from search_spaces import SearchSpace, Value
 
+BASELINE = "baseline"  # the name of the first launch, the engine's own defaults
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:

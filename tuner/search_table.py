@@ -7,6 +7,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from runners.spec import NonNegativeInt, Table, WorkloadSpec
 from search_spaces import Candidate, Choice, FloatRange, IntRange, Parameter, Value, sglang
+from tuner.plan import BASELINE
 
 POLICY = "schedule_policy"
 MOST_WAITING = 128  # beyond it SGLang's lpm and hrrn act as fcfs, and comparing them is void
@@ -52,21 +53,43 @@ class SearchTable(Table):
             if found := sglang.name_problems(name) or problems:
                 raise ValueError(f"knobs.{name}: {'; '.join(found)}")
             parameter(name, values)  # a range that is empty is refused where it is written
+        self._check_names()
         for stage in self.stages:
-            for name in (*stage.knobs, *stage.at):
-                if name not in self.knobs:
-                    raise ValueError(
-                        f"stage {stage.name!r} names the knob {name!r}, which [search.knobs] lacks"
-                    )
+            self._check_stage(stage)
         return self
+
+    def _check_names(self) -> None:
+        names = [BASELINE, *(stage.name for stage in self.stages)]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"each stage needs a name of its own, and {BASELINE!r} is that of the first "
+                    f"launch; found {name!r} {names.count(name)} times"
+                )
+
+    def _check_stage(self, stage: Stage) -> None:
+        for name in (*stage.knobs, *stage.at):
+            if name not in self.knobs:
+                raise ValueError(
+                    f"stage {stage.name!r} names the knob {name!r}, which [search.knobs] lacks"
+                )
+        for name, value in stage.at.items():
+            if value not in (knob := parameter(name, self.knobs[name])):
+                raise ValueError(
+                    f"stage {stage.name!r} must hold {name} at one of its values ({knob}), "
+                    f"found {value!r}"
+                )
 
 
 def parameter(name: str, values: tuple[Value, ...] | Range) -> Parameter:
     """Return the knob that a study file writes as a list of values or a table of ends."""
     if not isinstance(values, Range):
         return Choice(name=name, values=values)
-    whole = type(values.low) is int and type(values.high) is int
+    ends = (values.low, values.high, values.step)
+    whole = all(type(end) is int for end in ends if end is not None)
     knob = sglang.KNOBS.get(name)
+    if knob is not None and knob.type is int and not whole:
+        raise ValueError(f"knobs.{name}: low, high and step must be whole numbers, found {ends}")
     if (knob is not None and knob.type is float) or not whole:
         return FloatRange(
             name=name,
@@ -79,7 +102,7 @@ def parameter(name: str, values: tuple[Value, ...] | Range) -> Parameter:
         name=name,
         low=int(values.low),
         high=int(values.high),
-        step=int(values.step or 1),
+        step=1 if values.step is None else int(values.step),
         log=values.log,
     )
 
@@ -112,8 +135,8 @@ def _where_policies_differ(search: SearchTable, workload: WorkloadSpec) -> dict[
     waiting = workload.load.concurrency - workload.load.concurrency // 2
     cap = workload.load.concurrency - min(waiting, MOST_WAITING)
     match knob:
-        case IntRange(low=low, high=high, step=step):
-            steps = round((min(max(cap, low), high) - low) / step)
+        case IntRange(low=low, top=top, step=step):
+            steps = round((min(max(cap, low), top) - low) / step)
             return {name: low + steps * step}
         case Choice(values=values):
             return {name: min(values, key=lambda v: abs(int(v) - cap))}

@@ -7,11 +7,10 @@ from typing import Self
 
 from runners import Faulted, Invalid, Measured, Rejected
 from search_spaces import Candidate, Choice, Value
-from tuner.plan import Plan, StagePlan
+from tuner.plan import BASELINE, Plan, StagePlan
 from tuner.ranking import rank, tied
 from tuner.trial import Launch, Trial
 
-BASELINE = "baseline"
 MOST_FAULTS_IN_ROW = 3
 MOST_INVALID = 2  # measurements of one candidate that could not be trusted
 MOST_LOST = 3  # launches of one candidate during which the tuner died

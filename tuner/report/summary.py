@@ -8,7 +8,8 @@ from objectives import Interval, Margin, Measurement
 from runners import Faulted, Invalid, Measured, Rejected
 from tuner.journal import History
 from tuner.ranking import tied
-from tuner.study import BASELINE, Decision, Study
+from tuner.plan import BASELINE
+from tuner.study import Decision, Study
 from tuner.trial import Trial
 
 Verdict = Literal["found", "infeasible", "nothing ran", "unfinished"]
