@@ -52,7 +52,8 @@ class Refusal:
 class Account:
     """The engine's own account of its flags, and of each argument list it was asked about."""
 
-    engine: str  # name, version and place, for people
+    engine: str  # name and version, for people
+    place: str
     options: tuple[Option, ...]
     answers: Mapping[Words, Refusal | None]
 
@@ -118,6 +119,7 @@ def _ask_emulated(engine: EngineSpec, requests: Sequence[Words]) -> Account | No
         )
     return Account(
         engine="the emulated engine",
+        place="this program",
         options=tuple(Option.of(data) for data in probe.options(parser())),
         answers={words: _refusal(probe.answer(_resolve_emulated, words)) for words in requests},
     )
@@ -149,7 +151,9 @@ def _ask_sglang(
     path = cache / f"{_hash([python, identity, _source()])}.json"
     kept = _read(path)
     keys = {words: _hash([words, _circumstances(engine, environment)]) for words in requests}
-    missing = [w for w in requests if keys[w] not in kept["answers"] and not _hopeless(kept, w)]
+    missing = [words for words in requests if keys[words] not in kept["answers"]]
+    if any(_hopeless(kept, words) for words in missing):
+        missing = []  # the table alone has what to say
     fresh: dict[str, Any] = {}
     if missing or not kept["options"]:
         found = _run(python, "answers", missing, environment, timeout_s)
@@ -157,7 +161,8 @@ def _ask_sglang(
         kept = {"options": found["options"], "answers": {**kept["answers"], **fresh}}
         _write(path, kept)
     return Account(
-        engine=f"SGLang {identity['version']} of {python}",
+        engine=f"SGLang {identity['version']}",
+        place=python,
         options=tuple(Option.of(data) for data in kept["options"]),
         answers={w: _refusal(kept["answers"][k]) for w, k in keys.items() if k in kept["answers"]},
     )

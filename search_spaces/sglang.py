@@ -24,6 +24,9 @@ POLICIES = (
     "shortest-prefill-first",
 )
 CACHE_AWARE_POLICIES = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+QUEUE_BOUND_POLICIES = ("lpm", "hrrn")  # act as fcfs while more than MOST_WAITING requests wait
+MOST_WAITING = 128
+PRIORITY_POLICIES = ("fcfs", "lof")  # what --enable-priority-scheduling goes with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,12 @@ KNOBS = {
         Knob(name="page_size", flag="--page-size", type=int, least=1),
     )
 }
+
+# What decides how many GPUs a launch takes.
+SIZES = tuple(
+    Knob(name=name, flag=f"--{name}", type=int, least=1)
+    for name in ("tp-size", "pp-size", "dp-size")
+)
 
 # Flags that articles and other engines name, and what SGLang has instead.
 WRONG_NAMES = {
@@ -130,17 +139,28 @@ def space(parameters: Sequence[Parameter], fixed_flags: Sequence[str] = ()) -> S
 
 def rules(fixed_flags: Sequence[str]) -> tuple[Rule, ...]:
     """Return what SGLang demands of several knobs at once, given the *fixed_flags*."""
-    page = int(fixed_value(fixed_flags, "--page-size") or 1)
+    page = _fixed_number(fixed_flags, "--page-size", 1)
+    chunk = _fixed_number(fixed_flags, "--chunked-prefill-size", 0)  # -1: no chunks
     cache_off = "--disable-radix-cache" in fixed_flags
+    fixed_policy = fixed_value(fixed_flags, "--schedule-policy") or "fcfs"
     return (
         Rule(
+            says="--enable-priority-scheduling needs schedule_policy fcfs or lof",
+            holds=lambda c: (
+                not _is_on(c, "--enable-priority-scheduling", fixed_flags)
+                or _policy(c, fixed_policy) in PRIORITY_POLICIES
+            ),
+        ),
+        Rule(
             says="page_size must divide token_budget",
-            holds=lambda c: _number(c, "token_budget", 0) % _number(c, "page_size", page) == 0,
+            holds=lambda c: (
+                max(_number(c, "token_budget", chunk), 0) % _number(c, "page_size", page) == 0
+            ),
         ),
         Rule(
             says="a cache-aware schedule_policy needs the radix cache, which --disable-radix-cache"
             " turns off: SGLang would run fcfs instead",
-            holds=lambda c: not (cache_off and _policy(c) in CACHE_AWARE_POLICIES),
+            holds=lambda c: not (cache_off and _policy(c, fixed_policy) in CACHE_AWARE_POLICIES),
         ),
     )
 
@@ -183,8 +203,35 @@ def _number(candidate: Candidate, name: str, absent: int) -> int:
     return int(candidate[name]) if name in candidate else absent
 
 
-def _policy(candidate: Candidate) -> str:
-    return str(candidate["schedule_policy"]) if "schedule_policy" in candidate else "fcfs"
+def _policy(candidate: Candidate, absent: str = "fcfs") -> str:
+    return str(candidate["schedule_policy"]) if "schedule_policy" in candidate else absent
+
+
+def _is_on(candidate: Candidate, flag: str, fixed_flags: Sequence[str]) -> bool:
+    return flag in fixed_flags or (flag in candidate and bool(candidate[flag]))
+
+
+def fixed_problems(words: Sequence[str]) -> list[str]:
+    """Say in words which flags that never change hold values that SGLang cannot take."""
+    found = []
+    for knob in (*KNOBS.values(), *SIZES):
+        text = fixed_value(words, knob.flag)
+        if text is None:
+            continue
+        try:
+            value = knob.type(text)
+        except ValueError:
+            found.append(f"{knob.flag} must be {_TYPE_NAMES[knob.type]}, found {text!r}")
+            continue
+        off = knob.name == "token_budget" and float(value) < 1  # fixed, chunks may be off
+        problem = None if off else _value_problem(knob, value)
+        found += [] if problem is None else [problem.replace(knob.name, knob.flag, 1)]
+    return found
+
+
+def _fixed_number(words: Sequence[str], flag: str, absent: int) -> int:
+    text = fixed_value(words, flag) or ""
+    return int(text) if text.removeprefix("-").isdecimal() and int(text) else absent
 
 
 def fixed_value(words: Sequence[str], flag: str) -> str | None:

@@ -92,8 +92,7 @@ def check(study: Path, as_json: bool) -> None:
     from tuner.tune import check as refuse
 
     file = load_study_file(study)
-    refuse(file)
-    explained = explanation(file)
+    explained = explanation(file, refuse(file))
     click.echo(json.dumps(explained, indent=1) if as_json else as_text(explained))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from runners.sglang import command, shell_line
 from search_spaces import Candidate
-from tuner.preflight import resolved
+from tuner.preflight import Findings, resolved
 from tuner.progress import duration
 from tuner.study_file import StudyFile
 
@@ -14,8 +14,8 @@ STARTUP_S = {"sglang": 90.0, "emulated": 3.0}  # assumed until the first launch 
 TOKEN_S = 0.03  # a token under load, assumed likewise
 
 
-def explanation(file: StudyFile) -> dict[str, Any]:
-    """Return plain data about what *file* would run."""
+def explanation(file: StudyFile, found: Findings) -> dict[str, Any]:
+    """Return plain data about what *file* would run, and what was *found* before that."""
     load, space = file.workload.load, file.space()
     engine = resolved(file.engine)
     launch_s = expected_launch_s(file)
@@ -43,6 +43,8 @@ def explanation(file: StudyFile) -> dict[str, Any]:
         "expected_launch_s": round(launch_s, 1),
         "expected_s": round(min(launch_s * file.search.launches, file.search.hours * 3600), 1),
         "tracking": file.tracking.uri if file.tracking.enabled else None,
+        "flags_checked": found.flags_checked,
+        "notes": list(found.notes),
     }
 
 
@@ -90,6 +92,9 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     )
     yield f"MLflow     {e['tracking'] or 'off'}"
     yield f"command    {e['first_command']}"
+    yield f"flags      {e['flags_checked']}"
+    for note in e["notes"]:
+        yield f"note       {note}"
 
 
 def _shape(shape: dict[str, Any]) -> str:

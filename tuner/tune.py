@@ -21,7 +21,7 @@ from tuner.bad_input import BadInputError
 from tuner.journal import Closed, Journal, JournalError, Opened, read_journal, read_opened
 from tuner.loop import Loop, Watcher
 from tuner.mlflow_pages import Pages, pages_of
-from tuner.preflight import problems, resolved
+from tuner.preflight import Findings, findings, resolved
 from tuner.rebuild import study_of
 from tuner.study import Stop, Study
 from tuner.study_file import StudyFile
@@ -70,14 +70,16 @@ class Job:
     say: Callable[[str], None] = lambda _: None
 
 
-def check(file: StudyFile) -> None:
-    """Refuse a study that cannot work.
+def check(file: StudyFile) -> Findings:
+    """Refuse a study that cannot work; return what is worth knowing about one that can.
 
     Raises:
         BadInputError: one sentence for each thing that is wrong.
     """
-    if found := list(problems(file)):
-        raise BadInputError("\n".join(found))
+    found = findings(file)
+    if found.problems:
+        raise BadInputError("\n".join(found.problems))
+    return found
 
 
 def tune(job: Job) -> Ending:
@@ -86,7 +88,8 @@ def tune(job: Job) -> Ending:
     Raises:
         BadInputError: the study cannot begin or go on as asked.
     """
-    check(job.file)
+    for note in check(job.file).notes:
+        job.say(note)
     names = tuple(sorted(os.environ))  # before ours and Ray's join them: the engine gets these
     set_switches(os.environ, local_ray=job.file.cluster.address == "local")
     with job.folder.locked():
