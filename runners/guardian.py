@@ -57,6 +57,7 @@ class Guardian:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._child: int | None = None
+        self._engine: subprocess.Popen[bytes] | None = None
         self._childless = False
         self._caller_listens = True
         self._born_s = self._next_look_s = time.monotonic()
@@ -83,6 +84,8 @@ class Guardian:
             except OSError as error:
                 self._tell({"error": str(error)})
                 return False
+        # kept: a Popen that goes away takes the exit code of one that has ended already with it
+        self._engine = engine
         self._child = engine.pid
         self._tell({"guardian": me, "child": engine.pid})
         return True

@@ -69,6 +69,14 @@ def test_an_orphan_outlives_its_parent_but_not_the_launch(tmp_path: Path) -> Non
     assert not process_table.alive(orphan)
 
 
+def test_an_engine_that_ends_at_once_is_seen_to_end(tmp_path: Path) -> None:
+    """However soon the engine ends, its exit code comes through."""
+    for number in range(8):
+        log = tmp_path / str(number)
+        with launch(["false"], env={}, log_path=log, grace_s=1, study_id="s") as engine:
+            assert _until(lambda: engine.exit_code() == 1, limit_s=5)
+
+
 def test_a_killed_guardian_counts_as_a_killed_engine(tmp_path: Path) -> None:
     """Whoever shoots the guardian shoots the engine, and we notice."""
     with launch(
