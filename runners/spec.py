@@ -11,6 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 from runners.redaction import is_secret
 from search_spaces.sglang import fixed_value, wrong_names
 
+DATA_PARALLEL = ("--dp-size", "--data-parallel-size")
+# the flags, each with its other name, whose product is the GPUs of a launch
+GPU_SIZES = (
+    ("--tp-size", "--tensor-parallel-size"),
+    ("--pp-size", "--pipeline-parallel-size"),
+    DATA_PARALLEL,
+)
+
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
@@ -65,8 +73,11 @@ class EngineSpec(Table):
         """GPUs one launch needs: tp x pp x dp, none for an emulated engine or a CPU one."""
         if self.emulated or fixed_value(self.flags, "--device") == "cpu":
             return 0
-        sizes = ("--tp-size", "--pp-size", "--dp-size")
-        return math.prod(int(fixed_value(self.flags, size) or 1) for size in sizes)
+        sizes = list(GPU_SIZES)
+        if "--enable-dp-attention" in self.flags:  # dp then shares out the GPUs of tp
+            sizes.remove(DATA_PARALLEL)
+        values = (fixed_value(self.flags, flag) for size in sizes for flag in size)
+        return math.prod(int(value) for value in values if value)
 
 
 class Shape(Table):

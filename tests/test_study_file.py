@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runners import EngineSpec
 from search_spaces import Choice, FloatRange, IntRange
 from tuner.bad_input import BadInputError
 from tuner.study_file import StudyFile, load_study_file
@@ -136,6 +137,8 @@ WRONG: list[tuple[Callable[[str], str], str]] = [
         "engine.flags fixes it: keep one",
     ),
     (lambda t: t.replace('name = "s"', 'name = "a/b"'), "study.name"),
+    (lambda t: t + '"--host" = ["0.0.0.0"]', "knobs.--host: the tuner sets it itself"),
+    (lambda t: t + '"--tp-size" = [1, 2]', "knobs.--tp-size: every launch of a study runs on"),
     (lambda t: t.replace("log = true", "step = 1.5"), "must be whole numbers, found (2, 64, 1.5)"),
     (lambda t: t.replace("log = true", "step = 0"), "step must be above 0, found 0"),
     (lambda t: t + STAGE.format(name="baseline", at=8), "each stage needs a name of its own"),
@@ -160,6 +163,22 @@ def test_a_mistake_gets_a_sentence_with_its_place(
 
     assert says in str(caught.value)
     assert str(tmp_path / "study.toml") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus"),
+    [
+        ((), 1),
+        (("--tp-size", "2", "--dp-size=2"), 4),
+        (("--tensor-parallel-size", "4", "--pipeline-parallel-size", "2"), 8),
+        (("--tp-size", "8", "--dp-size", "8", "--enable-dp-attention"), 8),
+        (("--tp-size", "8", "--attn-dp-size", "8"), 8),
+        (("--device", "cpu", "--tp-size", "2"), 0),
+    ],
+)
+def test_a_launch_asks_for_the_gpus_its_flags_mean(flags: tuple[str, ...], gpus: int) -> None:
+    """Each flag counts under either name, and attention's data parallelism takes no GPUs more."""
+    assert EngineSpec(kind="sglang", model="m", flags=flags).gpus == gpus
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from runners.spec import NonNegativeInt, Table, WorkloadSpec
+from runners.sglang import OUR_FLAGS
+from runners.spec import GPU_SIZES, NonNegativeInt, Table, WorkloadSpec
 from search_spaces import Candidate, Choice, FloatRange, IntRange, Parameter, Value, sglang
 from tuner.plan import BASELINE
 
@@ -50,7 +51,7 @@ class SearchTable(Table):
             ends = (values.low, values.high) if isinstance(values, Range) else values
             settings = [Candidate.of({name: end}) for end in ends]
             problems = [p for setting in settings for p in sglang.value_problems(setting)]
-            if found := sglang.name_problems(name) or problems:
+            if found := _not_to_be_varied(name) or sglang.name_problems(name) or problems:
                 raise ValueError(f"knobs.{name}: {'; '.join(found)}")
             parameter(name, values)  # a range that is empty is refused where it is written
         self._check_names()
@@ -79,6 +80,14 @@ class SearchTable(Table):
                     f"stage {stage.name!r} must hold {name} at one of its values ({knob}), "
                     f"found {value!r}"
                 )
+
+
+def _not_to_be_varied(name: str) -> list[str]:
+    if name in OUR_FLAGS:
+        return ["the tuner sets it itself"]
+    if any(name in size for size in GPU_SIZES):
+        return ["every launch of a study runs on as many GPUs; fix it in engine.flags"]
+    return []
 
 
 def parameter(name: str, values: tuple[Value, ...] | Range) -> Parameter:

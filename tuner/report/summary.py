@@ -7,8 +7,8 @@ from typing import Literal
 from objectives import Interval, Margin, Measurement
 from runners import Faulted, Invalid, Measured, Rejected
 from tuner.journal import History
-from tuner.ranking import tied
 from tuner.plan import BASELINE
+from tuner.ranking import tied
 from tuner.study import Decision, Study
 from tuner.trial import Trial
 
