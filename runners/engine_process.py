@@ -17,6 +17,7 @@ from runners.errors import MachineFaultError
 START_LIMIT_S = 20.0  # for the guardian, which takes tens of milliseconds
 STOP_SLACK_S = 10.0
 LOG_BYTES = 256 * 1024  # an argparse error comes after 150 kB of help
+LONGEST_LINE = 2000  # characters: our patterns take long over lines of hundreds of kB
 KILLED = -9
 
 
@@ -47,11 +48,11 @@ class EngineProcess:
         return process_table.descendants(self._guardian_pid)
 
     def log_tail(self, lines: int = 200) -> str:
-        """Return the last *lines* of what the engine printed."""
+        """Return the last *lines* of what the engine printed; the ends of long ones are cut."""
         with self._log_path.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
             text = log.read().decode(errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(line[:LONGEST_LINE] for line in text.splitlines()[-lines:])
 
 
 @contextmanager

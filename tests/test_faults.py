@@ -128,6 +128,7 @@ def _shared_memory() -> set[str]:
 DEATHS: list[tuple[tuple[str, ...], type[Outcome], str]] = [
     (("die_at_start:after=2,code=7",), Faulted, "(exit code 7) and gave no reason; its last line"),
     (("fill_log:mib=48", "die_at_start:code=7"), Faulted, "ended on purpose: die_at_start"),
+    (("fill_log:mib=2,width=900000", "die_at_start:code=7"), Faulted, "ended on purpose"),
     (
         ("leave_shared_memory", "busy_for:seconds=2.5", "crash_at_request:number=12"),
         Rejected,

@@ -63,9 +63,10 @@ class BusyFor(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillLog(Fault):
-    """It writes *mib* MiB of lines into its log while it starts."""
+    """It writes *mib* MiB into its log while it starts, in lines of *width* characters."""
 
     mib: int = 64
+    width: int = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ DEAF = (
     "while True: time.sleep(1)\n"
 )
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where SGLang puts it
-FILLING = "a line that nobody will miss, like the million before it and after it.\n"
+FILLING = "an OSError that nobody will miss, "
 MIB = 1024 * 1024
 STEPS_PER_FACTOR = 100
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -93,9 +93,8 @@ class Misbehaviour:
                 await self._stop.wait()
             case ListenLate(after=after):
                 await self._pass(after)
-            case FillLog(mib=mib):
-                for _ in range(mib):
-                    sys.stderr.write(FILLING * (MIB // len(FILLING)))
+            case FillLog(mib=mib, width=width):
+                _fill_log(mib, width)
             case Orphan():
                 await asyncio.to_thread(_leave_orphan)
             case LeaveSharedMemory():
@@ -192,6 +191,12 @@ class _Stalling(Answer):
 
 def _leave_orphan() -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", DEAF], check=True)
+
+
+def _fill_log(mib: int, width: int) -> None:
+    line = (FILLING * (width // len(FILLING) + 1))[:width] + "\n"
+    for _ in range(mib):
+        sys.stderr.write(line * max(1, MIB // len(line)))
 
 
 def _hold_shared_memory() -> None:
