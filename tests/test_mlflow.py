@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -115,7 +116,10 @@ def test_a_study_that_goes_on_is_brought_up_to_date(store: str, tmp_path: Path) 
     second = export(folder, store, "goes on")
     assert (second.created, second.updated, second.skipped) == (0, 2, 2)
     assert second.child_run_ids == first.child_run_ids
-    assert [run.info.status for run in runs_of(store, second)][2] == "FINISHED"
+    ended = runs_of(store, second)[2].info
+    assert ended.status == "FINISHED"
+    assert ended.start_time == int((START + timedelta(minutes=20)).timestamp() * 1000)
+    assert ended.end_time - ended.start_time == 9000  # not since the study began
     assert client_of(store).get_run(first.parent_run_id).info.status == "FINISHED"
 
 

@@ -6,7 +6,7 @@ A line that a crash cut in half is not part of the journal; everything before it
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -52,6 +52,7 @@ class History:
     pending: tuple[Launch, ...]  # launched, and neither ended nor given up
     closed: Closed | None
     earlier: int = 0  # trials that ended before the study was last closed
+    launched_at: Mapping[int, str] = field(default_factory=dict)  # by launch number
 
 
 class Journal:
@@ -127,7 +128,8 @@ def read_opened(path: Path) -> Opened | None:
 
 
 def _history(events: list[dict[str, Any]], objective: Objective) -> History:
-    launches: dict[int, tuple[Launch, str]] = {}
+    launches: dict[int, Launch] = {}
+    launched_at: dict[int, str] = {}
     trials: list[Trial] = []
     lost: list[Launch] = []
     dropped: list[Launch] = []
@@ -135,14 +137,15 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
     for event in events[1:]:
         match event["event"]:
             case "launched":
-                launches[event["number"]] = (_launch_from_json(event), event["at"])
+                launches[event["number"]] = _launch_from_json(event)
+                launched_at[event["number"]] = event["at"]
             case "finished":
-                launch, at = launches.pop(event["number"])
-                trials.append(_trial(launch, at, event, objective))
+                launch = launches.pop(event["number"])
+                trials.append(_trial(launch, launched_at[launch.number], event, objective))
             case "lost":
-                lost.append(launches.pop(event["number"])[0])
+                lost.append(launches.pop(event["number"]))
             case "dropped":
-                dropped.append(launches.pop(event["number"])[0])
+                dropped.append(launches.pop(event["number"]))
             case "closed":
                 closed = Closed(at=event["at"], verdict=event["verdict"], reason=event["reason"])
                 earlier = len(trials)
@@ -155,9 +158,10 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
         trials=tuple(trials),
         lost=tuple(lost),
         dropped=tuple(dropped),
-        pending=tuple(launch for launch, _ in launches.values()),
+        pending=tuple(launches.values()),
         closed=closed,
         earlier=earlier,
+        launched_at=launched_at,
     )
 
 

@@ -66,7 +66,7 @@ def study_run(record: StudyRecord, summary: Summary) -> RunFacts:
 def launch_run(record: StudyRecord, launch: Launch, trial: Trial | None) -> RunFacts:
     """Tell of one launch; one that never ended has no figures."""
     state, status = _state(record, launch, trial)
-    start_ms = milliseconds(trial.started_at if trial is not None else record.history.opened.at)
+    start_ms = milliseconds(record.history.launched_at[launch.number])
     numbers = {} if trial is None else _metrics(trial)
     finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
     tags = {
