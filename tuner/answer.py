@@ -5,6 +5,7 @@ from typing import Any
 
 from runners import Measured
 from tuner.progress import result
+from tuner.report.as_json import without_infinity
 from tuner.trial import Trial
 from tuner.tune import Ending, Verdict
 
@@ -69,7 +70,7 @@ def _trial(ending: Ending, trial: Trial) -> dict[str, Any]:
         "launch": trial.number,
         "stage": trial.stage,
         "setting": trial.candidate.values(),
-        "metrics": metrics,
+        "metrics": without_infinity(metrics),
         "limits": [str(margin) for margin in trial.score.margins] if trial.score else [],
         "command": launch_command(ending, trial),
     }

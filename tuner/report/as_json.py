@@ -45,7 +45,7 @@ def to_json(record: StudyRecord, summary: Summary) -> dict[str, Any]:
         "dropped": [launch.number for launch in history.dropped],
         "pending": [launch.number for launch in history.pending],
     }
-    plain: dict[str, Any] = _without_infinity(found)
+    plain: dict[str, Any] = without_infinity(found)
     return plain
 
 
@@ -89,9 +89,10 @@ def _fingerprint(record: StudyRecord) -> str | None:
     return fingerprint(record.environment) if record.environment else None
 
 
-def _without_infinity(value: Any) -> Any:
+def without_infinity(value: Any) -> Any:
+    """Return plain data that every reader of JSON takes: an infinite number becomes "inf"."""
     if isinstance(value, Mapping):
-        return {key: _without_infinity(inner) for key, inner in value.items()}
+        return {key: without_infinity(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_infinity(inner) for inner in value]
+        return [without_infinity(inner) for inner in value]
     return "inf" if isinstance(value, float) and math.isinf(value) else value
