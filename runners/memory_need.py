@@ -14,13 +14,7 @@ MIB = 1024**2
 BF16 = 2
 BYTES = {"float32": 4, "fp8": 1}  # anything else is taken as two bytes
 # Layers whose state is not a plain cache of keys and values: no estimate.
-OTHER_CACHES = (
-    "layer_types",
-    "mamba_d_state",
-    "ssm_state_size",
-    "linear_num_key_heads",
-    "sliding",
-)
+OTHER_CACHES = ("kv_lora_rank", "mamba_d_state", "ssm_state_size", "linear_num_key_heads")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 

@@ -88,7 +88,8 @@ def tune(job: Job) -> Ending:
     Raises:
         BadInputError: the study cannot begin or go on as asked.
     """
-    for note in check(job.file).notes:
+    found = check(job.file)
+    for note in (f"flags: {found.flags_checked}", *found.notes):
         job.say(note)
     names = tuple(sorted(os.environ))  # before ours and Ray's join them: the engine gets these
     set_switches(os.environ, local_ray=job.file.cluster.address == "local")
