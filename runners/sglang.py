@@ -35,6 +35,11 @@ def base_command(engine: EngineSpec) -> tuple[str, ...]:
     return (*words, *emulation, f"{engine.speed:g}")
 
 
+def own_command(engine: EngineSpec) -> tuple[str, ...]:
+    """Return the command whose Python holds the engine's packages; empty when it is the tuner's."""
+    return engine.command if engine.emulated else base_command(engine)
+
+
 def reserved_flags(engine: EngineSpec) -> list[str]:
     """Return the fixed flags of *engine* that are ours to set."""
     return [word for word in engine.flags if word.partition("=")[0] in OUR_FLAGS]

@@ -205,6 +205,17 @@ def test_an_emulated_engine_is_started_with_its_hardware() -> None:
     ]
 
 
+def test_the_engine_of_a_study_that_names_no_command_has_packages_too() -> None:
+    """What is recorded of the engine's Python is of the one that will be started."""
+    plain = EngineSpec(kind="sglang", model="m")
+    named = EngineSpec(kind="sglang", model="m", command=("/opt/python", "-m", "x"))
+    emulated = EngineSpec(kind="emulated", model="m", hardware="h")
+
+    assert list(sglang.own_command(plain)) == sglang.command(plain, Candidate.of({}), 1)[:3]
+    assert sglang.own_command(named) == ("/opt/python", "-m", "x")
+    assert sglang.own_command(emulated) == ()
+
+
 def test_the_launch_line_carries_the_variables_of_the_study() -> None:
     """What the engine was given beside the user's own shell stands in the line to paste."""
     engine = EngineSpec(kind="sglang", model="m", env={"A": "b c"})

@@ -184,9 +184,10 @@ def _refuse_other_environment(job: Job) -> None:
 
 def _environment(job: Job) -> dict[str, Any]:
     from runners.environment import interpreter_of, snapshot
+    from runners.sglang import own_command
 
-    command = resolved(job.file.engine).command
-    return snapshot(interpreter_of(command) if command else None, repository=Path(__file__).parent)
+    python = interpreter_of(own_command(resolved(job.file.engine)))
+    return snapshot(python, repository=Path(__file__).parent)
 
 
 def _clear_up(study_id: str, loop: Loop, say: Callable[[str], None]) -> None:
