@@ -36,7 +36,7 @@ def base_command(engine: EngineSpec) -> tuple[str, ...]:
 
 
 def own_command(engine: EngineSpec) -> tuple[str, ...]:
-    """Return the command whose Python holds the engine's packages; empty when it is the tuner's."""
+    """Return the command whose Python holds the engine's packages; empty when it is ours."""
     return engine.command if engine.emulated else base_command(engine)
 
 
