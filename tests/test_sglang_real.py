@@ -16,6 +16,8 @@ from runners import Faulted, Measured, TrialSpec, process_table, sglang
 from runners.diagnosis import Ending, diagnose
 from runners.engine_process import EngineProcess, launch
 from runners.errors import CandidateRejectedError
+from runners.flag_check import BASELINE, judge
+from runners.installed_flags import Account, argument_list, ask
 from runners.janitor import STUDY_MARK
 from runners.listener import free_port
 from runners.spec import EngineSpec, LoadSpec, WorkloadSpec
@@ -33,6 +35,18 @@ CANDIDATE: dict[str, Value] = {
     "max_running_requests": 8,
     "token_budget": 128,
     "mem_fraction_static": 0.5,
+}
+# Words beside the fixed flags, and what the installed SGLang or its table of options says to them.
+REFUSED_WORDS = {
+    "--max-num-batched-tokens 4096": "SGLang has --chunked-prefill-size and --max-prefill-tokens",
+    "--radix-trees": "--disable-radix-cache turns it off",
+    "--disable-radix": "is an abbreviation, write the flag in full: --disable-radix-cache",
+    "--schedule-policy banana": "--schedule-policy must be one of lpm, random, fcfs, ",
+    "--max-running-requests abc": "--max-running-requests must be a whole number, found 'abc'",
+    "--max-prefill-tokens 4q": "argument --max-prefill-tokens: ",
+    "--page-size 16 --chunked-prefill-size 100": "must be divisible by page_size",
+    "--schedule-conservativeness -1": "schedule_conservativeness must be non-negative",
+    "--schedule-policy lpm --enable-priority-scheduling": "must be 'fcfs' or 'lof'",
 }
 # A worker that tries the pickled trial and writes down what it hears.
 WORKER = """
@@ -151,6 +165,30 @@ def test_flags_of_other_engines_are_named_with_the_right_ones(
     assert "no flag --max-num-batched-tokens: " in str(error)
     assert "--chunked-prefill-size" in str(error)
     assert "--disable-radix-cache turns it off" in str(error)
+
+
+def test_bad_flags_are_answered_before_an_engine_starts(
+    engine: EngineSpec, tmp_path: Path
+) -> None:
+    """The installed SGLang itself refuses each in a sentence, all in one import of it."""
+    base = argument_list(engine, Candidate.of({}))
+    asked = {words: (*base, *words.split()) for words in REFUSED_WORDS}
+    environment = sglang.environment(engine, NAMES)
+    account = ask(engine, [base, *asked.values()], environment=environment, cache=tmp_path)
+
+    assert isinstance(account, Account), account
+    assert account.engine == "SGLang 0.5.23"
+    assert len(account.options) > 500
+    assert account.answers[base] is None
+    for words, says in REFUSED_WORDS.items():
+        verdict = judge(account, {BASELINE: asked[words]})
+        (problem,) = verdict.problems
+        assert says in problem, words
+    corner = {BASELINE: base, "page": asked["--page-size 16 --chunked-prefill-size 100"]}
+    assert judge(account, corner).problems == ()
+    assert "the search will learn this as infeasible" in judge(account, corner).notes[0]
+    again = ask(engine, [base], environment=environment, cache=tmp_path, timeout_s=0.001)
+    assert isinstance(again, Account)  # from the cache: no time was given to ask
 
 
 def test_a_missing_model_stops_the_study(engine: EngineSpec, tmp_path: Path) -> None:
