@@ -32,7 +32,7 @@ from runners.workload import plan, write_plan
 from tests.tuner_process import engines_of, events, tuner, write_study
 
 STUDY = f"fault-test-{os.getpid()}"
-CONCURRENCY, ROUNDS = 4, 10
+CONCURRENCY, ROUNDS = 4, 8
 SOON_S = 5.0  # from the engine's last word to the trial's verdict
 FLAGS = ["--model-path", "Llama-3.1-8B", "--emulated-hardware", "A100-80G"]
 
@@ -92,7 +92,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
                 kind="emulated",
                 model="Llama-3.1-8B",
                 hardware="A100-80G",
-                speed=20.0,
+                speed=10.0,
                 flags=tuple(word for one in wanted for word in ("--emulated-fault", one)),
                 port=listener.free_port(),
                 startup_timeout_s=startup_timeout_s,
