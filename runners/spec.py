@@ -25,7 +25,7 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 class Table(BaseModel):
     """A table of the study file: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class EngineSpec(Table):

@@ -6,6 +6,7 @@ with its two dashes (`"--stream-interval"`), so that a misspelt knob is never ta
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from search_spaces.candidate import Candidate
 from search_spaces.parameter import Parameter, Value
@@ -119,9 +120,16 @@ def name_problems(name: str) -> list[str]:
     if name.startswith("--"):
         return wrong_names([name])
     if name not in KNOBS:
-        known = ", ".join(KNOBS)
-        return [f"{name} is not a knob of SGLang; known are {known}, or a flag such as '--NAME'"]
+        return [f"{name} is not a knob of SGLang; {_what_was_meant(name)}"]
     return []
+
+
+def _what_was_meant(name: str) -> str:
+    if elsewhere := WRONG_NAMES.get(f"--{name.replace('_', '-')}"):
+        return elsewhere
+    if close := get_close_matches(name, KNOBS, n=1):
+        return f"did you mean {close[0]!r}?"
+    return f"known are {', '.join(KNOBS)}, or a flag such as '--NAME'"
 
 
 def value_problems(candidate: Candidate) -> list[str]:

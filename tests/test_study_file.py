@@ -63,6 +63,22 @@ def test_yaml_says_the_same_as_toml(tmp_path: Path) -> None:
     assert load(tmp_path, as_yaml, "study.yaml") == load(tmp_path, STUDY)
 
 
+def test_a_key_written_twice_is_refused_in_yaml_too(tmp_path: Path) -> None:
+    """The first of two values is never dropped in silence."""
+    twice = yaml.safe_dump(tomllib.loads(STUDY)) + "search: {}\n"
+
+    with pytest.raises(BadInputError, match=r"the key 'search' is there twice at line \d+"):
+        load(tmp_path, twice, "study.yaml")
+
+
+def test_a_value_of_several_types_gets_one_sentence(tmp_path: Path) -> None:
+    """A knob may be a list or a table; whoever gets it wrong is not told off for both."""
+    with pytest.raises(BadInputError) as caught:
+        load(tmp_path, STUDY.replace("{ low = 2, high = 64, log = true }", "{ low = 2 }"))
+
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_knobs_are_typed_by_what_they_are(tmp_path: Path) -> None:
     """A list is a choice, whole ends make a whole-number knob, a share of memory is a number."""
     text = STUDY + "mem_fraction_static = { low = 0.5, high = 0.9, step = 0.05 }\n"
@@ -109,7 +125,7 @@ WRONG: list[tuple[Callable[[str], str], str]] = [
     (lambda t: t.replace("rounds = 4", "rouns = 4"), "did you mean 'rounds'?"),
     (
         lambda t: t.replace("rounds = 4", 'rounds = "4"'),
-        "workload.load.rounds must be a valid int",
+        "workload.load.rounds must be a whole number",
     ),
     (lambda t: t.replace("low = 2", "low = 99"), "low must not be above high, found low = 99"),
     (lambda t: t.replace("low = 2", "low = 0"), "must be at least 1, found 0"),
@@ -146,6 +162,20 @@ WRONG: list[tuple[Callable[[str], str], str]] = [
     (
         lambda t: t + STAGE.format(name="one", at=500),
         "must hold max_running_requests at one of its values (2 to 64 (log)), found 500",
+    ),
+    (lambda t: t.replace("max_running_requests", "max_runing_requests"), "did you mean"),
+    (lambda t: t.replace("launches = 10", "launches = 3"), "takes at least 5"),
+    (lambda t: t.replace("{ low = 2, high = 64, log = true }", "7"), "must be a list or a table"),
+    (lambda t: t.replace("log = true", "stp = 1"), "did you mean 'step'?"),
+    (lambda t: t.replace("_ms = 500", "_ms = -1"), "ttft_p95_ms must not be below 0, found -1"),
+    (lambda t: t.replace("_ms = 500", "_ms = nan"), "must be a finite number, found nan"),
+    (
+        lambda t: t.replace("ttft_p95", "ttft_p99"),
+        "ttft_p99_ms takes at least 100 measured requests",
+    ),
+    (
+        lambda t: t.replace("ttft", "tpot").replace("output_tokens = 16", "output_tokens = 1"),
+        "tpot_p95_ms takes answers of 2 tokens or more",
     ),
     (lambda t: t.replace("[study]", "[study"), "not valid TOML"),
     (lambda t: t.replace("ttft_p95_ms = 500", "ttft_p95_ms = {}"), "either at_most or at_least"),

@@ -1,15 +1,34 @@
 """Turning what is wrong with a user's input into one sentence each."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
+
+
+WORDS = {  # pydantic's -> those of a study file
+    "Input should be": "must be",
+    "String should": "must",
+    "List should": "must",
+    "Tuple should": "must",
+    "Dictionary should": "must",
+    "a valid array": "a list",
+    "a valid list": "a list",
+    "a valid tuple": "a list",
+    "an object": "a table",
+    "a valid dictionary": "a table",
+    "a valid boolean": "true or false",
+    "a valid string": "a text",
+    "a valid number": "a number",
+    "a valid integer": "a whole number",
+}
 
 
 class BadInputError(Exception):
@@ -21,12 +40,30 @@ def explain(path: Path, error: "ValidationError", model: type[BaseModel]) -> Ite
 
     *model* is what the whole file should have been; its keys are the hints for misspelt ones.
     """
-    seen = set()
+    placed: dict[str, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
-        sentence = f"{path}: {_sentence(details, model)}"
-        if sentence not in seen:
-            seen.add(sentence)
-            yield sentence
+        placed.setdefault(_place(details["loc"]), []).append(details)
+    for place, found in placed.items():
+        inner = any(other.startswith((f"{place}.", f"{place}[")) for other in placed)
+        for sentence in dict.fromkeys(_sentences(found, model, inner=inner)):
+            yield f"{path}: {sentence}"
+
+
+def _sentences(
+    found: Sequence["ErrorDetails"], model: type[BaseModel], *, inner: bool
+) -> Iterator[str]:
+    """Yield what is wrong at one place; *inner* when more is wrong inside of it.
+
+    Where a value may be of several types, pydantic complains for each: those are one sentence, and
+    none at all when one of the types was meant and its contents are wrong.
+    """
+    types = [details for details in found if details["type"].endswith("_type")]
+    others = [details for details in found if details not in types]
+    yield from (_sentence(details, model) for details in others)
+    if types and not others and not inner:
+        place, value = _place(types[0]["loc"]), _short(types[0]["input"])
+        musts = dict.fromkeys(_law(details).removeprefix("must be ") for details in types)
+        yield f"{place} must be {' or '.join(musts)}, found {value}"
 
 
 def _sentence(details: "ErrorDetails", model: type[BaseModel]) -> str:
@@ -39,18 +76,28 @@ def _sentence(details: "ErrorDetails", model: type[BaseModel]) -> str:
             return f"{place} is not a key this tool knows{_hint(details['loc'], model)}"
         case "value_error":
             says = str(details["ctx"]["error"])
-            return f"{place}: {says}" if place else says
+            names_key = re.split(r"\W", says, maxsplit=1)[0] in _known_keys(details["loc"], model)
+            return f"{place}{'.' if names_key else ': '}{says}" if place else says
         case _:
-            says = details["msg"].replace("Input should be", "must be")
-            return f"{place} {says}, found {found}"
+            return f"{place} {_law(details)}, found {found}"
+
+
+def _law(details: "ErrorDetails") -> str:
+    """Say in the words of a study file what must hold."""
+    says = details["msg"]
+    for theirs, ours in WORDS.items():
+        says = says.replace(theirs, ours)
+    return says
+
+
+def _is_arm(part: int | str) -> bool:
+    """Tell the names pydantic gives to the arms of a union from keys."""
+    return part in {"float", "int", "bool", "str", "Bound", "Range"} or "[" in str(part)
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
-    """Join the keys, leaving out the names pydantic gives to the arms of a union."""
-    arms = {"float", "int", "bool", "str", "Bound", "Range"}
-    keys = [part for part in loc if part not in arms and not str(part).startswith("tuple[")]
     text = ""
-    for key in keys:
+    for key in (part for part in loc if not _is_arm(part)):
         text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else str(key)
     return text
 
@@ -64,13 +111,16 @@ def _hint(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
 
 
 def _known_keys(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    free = False  # the next key is the user's own
     for part in loc:
-        if isinstance(part, int) or part in {"Bound", "Range"}:
+        if isinstance(part, int) or free or _is_arm(part):
+            free = False
             continue
         field = model.model_fields.get(part)
         inner = None if field is None else _model_in(field.annotation)
-        if inner is None:
+        if field is None or inner is None:
             return []
+        free = get_origin(field.annotation) is dict
         model = inner
     return list(model.model_fields)
 

@@ -11,6 +11,7 @@ from search_spaces import Candidate, Choice, FloatRange, IntRange, Parameter, Va
 from tuner.plan import BASELINE
 
 POLICY = "schedule_policy"
+CAPACITY = "capacity"  # the stage that takes all launches which no other needs
 MOST_WAITING = 128  # beyond it SGLang's lpm and hrrn act as fcfs, and comparing them is void
 
 
@@ -130,7 +131,7 @@ def usual_stages(search: SearchTable, workload: WorkloadSpec) -> Iterator[Stage]
     elif choices:
         rest = (POLICY, *rest)
     if rest and left > 0:
-        yield Stage(name="capacity", knobs=rest, launches=left)
+        yield Stage(name=CAPACITY, knobs=rest, launches=left)
         if len(choices) > 1:
             yield Stage(name="policy again", knobs=(POLICY,), launches=len(choices) - 1)
 

@@ -1,6 +1,7 @@
 """The study file: what a user writes, checked before anything starts."""
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +10,17 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from objectives import METRICS, Limit, ThroughputUnderLimits
+from objectives.statistics import VALUES_NEEDED
 from runners.spec import EngineSpec, Table, WorkloadSpec
 from search_spaces import SearchSpace, sglang
 from tuner.bad_input import BadInputError, explain
-from tuner.search_table import SearchTable, Stage, parameter, usual_stages
+from tuner.search_table import CAPACITY, SearchTable, Stage, parameter, usual_stages
 
 FAILED_SHARE = 0.01  # more failed requests than this break every study's limits
+
+PLENTY = 10**6  # launches; the stage that takes what is left then takes as many as it can
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
+REQUEST_METRIC = r"(ttft|tpot|e2e)_p(50|95|99)_ms"  # a percentile over the measured requests
 
 Metric = Annotated[str, Field(min_length=1)]
 
@@ -43,6 +49,10 @@ class ObjectiveTable(Table):
         for name in (self.maximize, *self.limits):
             if name not in METRICS:
                 raise ValueError(f"there is no metric {name!r}; {nearest(name, METRICS)}")
+        for name, bound in self.limits.items():
+            most = bound.at_most if isinstance(bound, Bound) else bound
+            if most is not None and most < 0:
+                raise ValueError(f"limits.{name} must not be below 0, found {most:g}")
         return self
 
     def objective(self) -> ThroughputUnderLimits:
@@ -70,8 +80,17 @@ class ClusterTable(Table):
 class StudyTable(Table):
     """The study's name and folder."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+    name: str
     folder: str | None = None  # default: studies/NAME
+
+    @model_validator(mode="after")
+    def _name_fits_a_folder(self) -> Self:
+        if not re.fullmatch(NAME, self.name):
+            raise ValueError(
+                "name must be 1 to 80 letters, digits, dots, dashes and underscores, and begin "
+                f"with a letter or digit, found {self.name!r}"
+            )
+        return self
 
 
 class StudyFile(Table):
@@ -93,19 +112,48 @@ class StudyFile(Table):
                     raise ValueError(
                         f"search.knobs.{name} sets {flag}, and engine.flags fixes it: keep one"
                     )
-        stages = self.stages()
-        spent = 1 + sum(stage.launches for stage in stages)
-        searched = {name for stage in stages for name in stage.knobs}
-        if spent > self.search.launches or len(searched) < len(self.search.knobs):
-            raise ValueError(
-                "search.launches must cover the baseline and every stage, found "
-                f"{self.search.launches}; baseline and stages ({_named(stages)}) take {spent}"
-                + "".join(f", and no stage moves {name}" for name in self._left_out(searched))
-            )
+        self._check_stages()
+        for metric in (self.objective.maximize, *self.objective.limits):
+            self._check_metric_exists(metric)
         return self
 
-    def _left_out(self, searched: set[str]) -> list[str]:
-        return [name for name in self.search.knobs if name not in searched]
+    def _check_stages(self) -> None:
+        searched = {name for stage in self.search.stages for name in stage.knobs}
+        left = [name for name in self.search.knobs if name not in searched]
+        if self.search.stages and left:
+            raise ValueError(
+                "search.stages must move every knob of [search.knobs], found no stage that moves "
+                + ", ".join(left)
+            )
+        if self.search.launches < (least := self._least_launches()):
+            raise ValueError(
+                "search.launches must cover the baseline and every stage, found "
+                f"{self.search.launches}; this study takes at least {least}"
+            )
+
+    def _least_launches(self) -> int:
+        """Return how many launches let every stage do something."""
+        if self.search.stages:
+            return 1 + sum(stage.launches for stage in self.search.stages)
+        plenty = self.search.model_copy(update={"launches": PLENTY})
+        stages = usual_stages(plenty, self.workload)
+        return 1 + sum(1 if stage.name == CAPACITY else stage.launches for stage in stages)
+
+    def _check_metric_exists(self, metric: str) -> None:
+        """Refuse a metric that no launch of this workload could have."""
+        if not (match := re.fullmatch(REQUEST_METRIC, metric)):
+            return
+        load, shapes = self.workload.load, self.workload.all_shapes()
+        measured, needed = load.concurrency * load.rounds, VALUES_NEEDED[int(match[2]) / 100]
+        if measured < needed:
+            raise ValueError(
+                f"{metric} takes at least {needed} measured requests (workload.load.concurrency x "
+                f"rounds), found {load.concurrency} x {load.rounds}"
+            )
+        if match[1] == "tpot" and all(shape.output_tokens == 1 for shape in shapes):
+            raise ValueError(
+                f"{metric} takes answers of 2 tokens or more, found output_tokens = 1"
+            )
 
     def space(self) -> SearchSpace:
         """Return every setting the search may launch."""
@@ -119,10 +167,6 @@ class StudyFile(Table):
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages as written, or the usual ones: policy, the rest, policy again."""
         return self.search.stages or tuple(usual_stages(self.search, self.workload))
-
-
-def _named(stages: tuple[Stage, ...]) -> str:
-    return ", ".join(f"{stage.name}: {stage.launches}" for stage in stages)
 
 
 def load_study_file(path: Path) -> StudyFile:
@@ -175,7 +219,13 @@ def _parse_toml(path: Path, text: str) -> object:
 def _parse_yaml(path: Path, text: str) -> object:
     import yaml
 
+    from tuner.yaml_loader import load
+
     try:
-        return yaml.safe_load(text)
+        return load(text)
     except yaml.YAMLError as error:
-        raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise BadInputError(f"{path}: not valid YAML: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).replace(' in "<unicode string>",', " at").split())
