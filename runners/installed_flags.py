@@ -1,6 +1,6 @@
 """What the installed engine itself says about flags: its options, and what it makes of settings.
 
-SGLang is asked in a process of its own Python, without a GPU or a port. Importing it takes
+SGLang is asked in a process of its own Python; no engine starts, no port opens. Importing it takes
 seconds, so its answers are kept in a file, until another SGLang is installed.
 """
 
