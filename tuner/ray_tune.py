@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ CONNECT_LIMIT_S = 10.0
 INTERRUPTED = 130  # exit code
 STOP_FILE = "stop-requested"
 SCRATCH = ".ray"
+ERROR = "error.txt"  # in a launch's folder: where our own code failed
 OUTCOME, TOOK = "outcome", "took_s"
 
 
@@ -65,7 +67,7 @@ def run_launches(
         _scratch(folder / SCRATCH) as scratch,
     ):
         tune.Tuner(
-            tune.with_resources(_trial, tune.PlacementGroupFactory([_bundle(gpus)])),
+            tune.with_resources(launch_in_worker, tune.PlacementGroupFactory([_bundle(gpus)])),
             tune_config=tune.TuneConfig(
                 search_alg=StudySearcher(loop, spec_of, stop_file),
                 num_samples=-1,
@@ -89,7 +91,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         self._loop = loop
         self._spec_of = spec_of
         self._stop_file = stop_file
-        self._numbers: dict[str, int] = {}
+        self._specs: dict[str, TrialSpec] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its searcher; the journal is our state
@@ -98,8 +100,8 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         """Return the next launch as a trial's config, None to wait, FINISHED to stop."""
         match self._loop.next_launch():
             case Launch() as launch:
-                self._numbers[trial_id] = launch.number
-                return {"spec": self._spec_of(launch), "stop_file": str(self._stop_file)}
+                spec = self._specs[trial_id] = self._spec_of(launch)
+                return {"spec": spec, "stop_file": str(self._stop_file)}
             case Wait():
                 return None
             case Stop():
@@ -112,9 +114,14 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         error: bool = False,  # noqa: FBT001, FBT002 -- Ray's signature
     ) -> None:
         """Tell the loop; a launch that was broken off by an interruption stays untold."""
-        outcome, took_s = _read_report(result, error=error)
+        spec = self._specs.pop(trial_id)
+        if error or not result or OUTCOME not in result:
+            outcome, took_s = died(spec.folder), 0.0
+        else:
+            outcome = outcome_from_json(json.loads(result[OUTCOME]))
+            took_s = float(result[TOOK])
         if not (self._loop.interrupted and isinstance(outcome, Faulted)):
-            self._loop.ended(self._numbers.pop(trial_id), outcome, took_s=took_s)
+            self._loop.ended(spec.number, outcome, took_s=took_s)
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the journal is our state."""
@@ -125,7 +132,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         raise RuntimeError(f"a study is resumed from its journal, not from {checkpoint_path}")
 
 
-def _trial(config: Mapping[str, Any]) -> None:
+def launch_in_worker(config: Mapping[str, Any]) -> None:
     """Run in a Ray worker: try one candidate and report what came of it."""
     from runners.trial import run_trial
 
@@ -136,16 +143,23 @@ def _trial(config: Mapping[str, Any]) -> None:
         (spec.folder / PHASE).write_text(doing, encoding="utf-8")
 
     spec.folder.mkdir(parents=True, exist_ok=True)
-    outcome = run_trial(spec, show, cancelled=Path(config["stop_file"]).exists)
+    try:
+        outcome = run_trial(spec, show, cancelled=Path(config["stop_file"]).exists)
+    except Exception:  # Ray would throw the words away
+        (spec.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+        raise
     took_s = time.monotonic() - began
     (spec.folder / PHASE).unlink(missing_ok=True)
     tune.report({OUTCOME: json.dumps(outcome_to_json(outcome)), TOOK: took_s})
 
 
-def _read_report(result: dict[str, Any] | None, *, error: bool) -> tuple[Outcome, float]:
-    if error or not result or OUTCOME not in result:
-        return Faulted(reason="the Ray worker died while it ran the launch"), 0.0
-    return outcome_from_json(json.loads(result[OUTCOME])), float(result[TOOK])
+def died(folder: Path) -> Outcome:
+    """Say what is known of a launch in *folder* that never reported."""
+    path = folder / ERROR
+    if not path.exists():
+        return Faulted(reason="the Ray worker died while it ran the launch")
+    last = path.read_text(encoding="utf-8").strip().splitlines()[-1]
+    return Faulted(reason=f"the tuner itself failed ({last}); please report {path}")
 
 
 def _bundle(gpus: int) -> dict[str, float]:
