@@ -249,6 +249,7 @@ def test_a_slow_leak_shows_in_the_log(look: Look) -> None:
         ("clamp:to=3", "clamp has the keys max_running_requests, found 'to'"),
         ("orphan:age=3", "orphan has no keys, found 'age'"),
         ("die_at_start:after", "die_at_start takes key=value, found 'after'"),
+        ("die_at_start:after=1,after=2", "die_at_start takes each key once"),
         ("die_at_start:code=256", "code must be a whole number from 0 to 255, found '256'"),
         ("stall_stream:every=0", "every must be a whole number of at least 1, found '0'"),
         ("slow_leak:factor=nan", "factor must be a number of at least 1, found 'nan'"),

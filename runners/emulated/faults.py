@@ -25,7 +25,7 @@ class Fault:
 
     def __str__(self) -> str:
         """Return the words that ask for it."""
-        keys = ",".join(f"{f.name}={getattr(self, f.name):g}" for f in fields(self))
+        keys = ",".join(f"{f.name}={_plain(getattr(self, f.name))}" for f in fields(self))
         return NAMES[type(self)] + (f":{keys}" if keys else "")
 
 
@@ -176,6 +176,8 @@ def read_fault(words: str) -> Fault:
     kind = KINDS[name]
     given = dict(_pair(name, pair) for pair in listed.split(",") if listed)
     keys = {f.name: f for f in fields(kind)}
+    if len(given) < listed.count("="):
+        raise FaultError(f"{name} takes each key once, found {listed!r}")
     for key in given.keys() - keys.keys():
         raise FaultError(f"{name} has {_list(keys)}, found {key!r}")
     for key in (k for k, f in keys.items() if f.default is MISSING and k not in given):
@@ -229,5 +231,9 @@ def _example(name: str, keys: "dict[str, Field[Any]]") -> str:
 
 def _shown(key: "Field[Any]") -> str:
     if key.default is not MISSING:
-        return f"{key.default:g}"
+        return _plain(key.default)
     return "N" if key.type is int else "X"
+
+
+def _plain(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
