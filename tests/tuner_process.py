@@ -128,3 +128,13 @@ def kill_everything(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL the tuner; Ray, its workers and the engine must follow by themselves."""
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def settings_ended(folder: Path, *, only: str | None = None) -> list[str]:
+    """Return the setting of each launch that ended (as *only*), by its fingerprint.
+
+    On a busy machine the emulated engine falls behind its clock, and a launch is measured again.
+    """
+    settings = {e["number"]: str(e["fingerprint"]) for e in events(folder, "launched")}
+    ended = events(folder, "finished")
+    return [settings[e["number"]] for e in ended if only in {None, e["outcome"]["state"]}]
