@@ -125,7 +125,8 @@ class WorkloadSpec(Table):
 
     kind: Literal["fixed", "mixed"]
     seed: NonNegativeInt = 0
-    vocabulary: PositiveInt | None = None  # token ids are below it; default: the model's, or 32000
+    # token ids are below it, and there must be two to draw from; default: the model's, or 32000
+    vocabulary: Annotated[int, Field(ge=3)] | None = None
     input_tokens: PositiveInt | None = None
     output_tokens: PositiveInt | None = None
     prefix_groups: NonNegativeInt = 0

@@ -141,7 +141,7 @@ WRONG: list[tuple[Callable[[str], str], str]] = [
     ),
     (
         lambda t: t.replace("launches = 10", "launches = 0"),
-        "search.launches must be greater than 0",
+        "search.launches must be above 0",
     ),
     (lambda t: t.replace('hardware = "A100-80G"', ""), "hardware must name what to emulate"),
     (
@@ -176,6 +176,10 @@ WRONG: list[tuple[Callable[[str], str], str]] = [
     (
         lambda t: t.replace("ttft", "tpot").replace("output_tokens = 16", "output_tokens = 1"),
         "tpot_p95_ms takes answers of 2 tokens or more",
+    ),
+    (
+        lambda t: t.replace("[workload]", "[workload]\nvocabulary = 1"),
+        "workload.vocabulary must be at least 3, found 1",
     ),
     (lambda t: t.replace("[study]", "[study"), "not valid TOML"),
     (lambda t: t.replace("ttft_p95_ms = 500", "ttft_p95_ms = {}"), "either at_most or at_least"),

@@ -33,6 +33,8 @@ Exit codes:
   130  interrupted; the same command goes on where it was
 """
 
+INTERRUPTED = 130
+
 TEMPLATES = Path(__file__).parent / "templates"
 STUDY = click.argument("study", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -47,19 +49,27 @@ def main() -> None:
 
 
 def _answer(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn bad input into its sentences on stderr and exit code 2."""
+    """Turn bad input into its sentences on stderr and exit code 2, Ctrl-C into 130."""
 
     @wraps(command)
     def run(**options: Any) -> None:
-        from tuner.bad_input import BadInputError
-
         try:
-            command(**options)
-        except BadInputError as error:
-            click.echo(str(error), err=True)
-            sys.exit(2)
+            _refuse_bad_input(command, options)
+        except KeyboardInterrupt:
+            click.echo("interrupted; run the same command again", err=True)
+            sys.exit(INTERRUPTED)
 
     return run
+
+
+def _refuse_bad_input(command: Callable[..., None], options: dict[str, Any]) -> None:
+    from tuner.bad_input import BadInputError
+
+    try:
+        command(**options)
+    except BadInputError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
 
 
 @main.command()
@@ -113,7 +123,7 @@ def tune(study: Path, as_json: bool, allow_different_env: bool, quiet: bool) -> 
     folder (studies/NAME unless the file says otherwise); every launch is in MLflow.
     """
     from tuner.answer import answer_json, answer_text
-    from tuner.progress import progress
+    from tuner.progress import progress, silence
     from tuner.study_file import load_study_file
     from tuner.study_folder import StudyFolder
     from tuner.tune import Job
@@ -131,7 +141,10 @@ def tune(study: Path, as_json: bool, allow_different_env: bool, quiet: bool) -> 
             allow_different_env=allow_different_env,
         )
         ending = run(job)
-    click.echo(json.dumps(answer_json(ending), indent=1) if as_json else answer_text(ending))
+    try:
+        click.echo(json.dumps(answer_json(ending), indent=1) if as_json else answer_text(ending))
+    except BrokenPipeError:
+        silence(sys.stdout)  # nobody reads on; the exit code still says how it went
     sys.exit(ending.verdict.value)
 
 

@@ -1,11 +1,12 @@
 """What a person sees while a study runs: a live table on a terminal, plain lines elsewhere."""
 
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from runners import Faulted, Invalid, Measured, Rejected
 from tuner.loop import Watcher
@@ -40,6 +41,13 @@ def progress(*, emulated: bool, phase: Callable[[Launch], str], quiet: bool) -> 
         yield PlainLines(emulated=emulated)
 
 
+def silence(stream: TextIO) -> None:
+    """Send what is written to *stream* nowhere from now on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 class Quiet:
     """Shows nothing."""
 
@@ -60,8 +68,11 @@ class PlainLines:
         self._mark = "[emulated] " if emulated else ""
 
     def say(self, line: str) -> None:
-        """Print the line."""
-        print(f"{self._mark}{line}", file=sys.stderr, flush=True)  # noqa: T201 -- our job
+        """Print the line; when nobody reads on, the study does not stop for that."""
+        try:
+            print(f"{self._mark}{line}", file=sys.stderr, flush=True)  # noqa: T201 -- our job
+        except BrokenPipeError:
+            silence(sys.stderr)
 
     def launched(self, launch: Launch, study: Study) -> None:
         """Print what is tried."""
