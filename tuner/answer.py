@@ -9,6 +9,8 @@ from tuner.report.as_json import without_infinity
 from tuner.trial import Trial
 from tuner.tune import Ending, Verdict
 
+LAUNCH_GONE = "(the launch's files are gone; run the study under another name to get the line)"
+
 
 def answer_json(ending: Ending) -> dict[str, Any]:
     """Return plain data for machines."""
@@ -48,7 +50,7 @@ def _lines(ending: Ending) -> Iterator[str]:
     if best is not None:
         yield f"best setting: {best.candidate}"
         yield f"              {result(best)}"
-        yield f"launch it:    {launch_command(ending, best)}"
+        yield f"launch it:    {launch_command(ending, best) or LAUNCH_GONE}"
     elif nearest is not None:
         yield f"nearest:      {nearest.candidate}"
         yield f"              {result(nearest)}"
@@ -58,10 +60,10 @@ def _lines(ending: Ending) -> Iterator[str]:
     yield from (f"note:         {note}" for note in ending.notes)
 
 
-def launch_command(ending: Ending, trial: Trial) -> str:
-    """Return the line that starts the engine as *trial* did, for pasting."""
+def launch_command(ending: Ending, trial: Trial) -> str | None:
+    """Return the line that starts the engine as *trial* did; None when its files are gone."""
     path = ending.folder.launch(trial.number) / "launch.txt"
-    return path.read_text(encoding="utf-8").strip()
+    return None if not path.exists() else path.read_text(encoding="utf-8").strip()
 
 
 def _trial(ending: Ending, trial: Trial) -> dict[str, Any]:

@@ -13,11 +13,20 @@ from typing import Any, BinaryIO, Self
 from objectives import Objective
 from runners import Measured, Outcome, outcome_from_json, outcome_to_json
 from search_spaces import Candidate
+from tuner.bad_input import BadInputError
 from tuner.trial import Launch, Trial
 
+NOT_OPENED = "with 'opened' in its first line, found something else there"
 
-class JournalError(Exception):
-    """The journal on disk is not one of ours."""
+
+class JournalError(BadInputError):
+    """The journal on disk is not as the tuner wrote it."""
+
+    def __init__(self, path: Path, found: str) -> None:
+        super().__init__(
+            f"{path} must be as the tuner wrote it, {found}; bring the file back, or remove "
+            f"{path.parent} to begin anew"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +122,11 @@ def read_journal(path: Path, objective: Objective) -> History:
     """
     events = list(_events(path))
     if not events or events[0].get("event") != "opened":
-        raise JournalError(f"{path}: a journal must begin with 'opened', found something else")
-    return _history(events, objective)
+        raise JournalError(path, NOT_OPENED)
+    try:
+        return _history(events, objective)
+    except KeyError as error:
+        raise JournalError(path, f"found a line that needs {error}, which is not there") from error
 
 
 def read_opened(path: Path) -> Opened | None:
@@ -123,7 +135,7 @@ def read_opened(path: Path) -> Opened | None:
     if first is None:
         return None
     if first.get("event") != "opened":
-        raise JournalError(f"{path}: a journal must begin with 'opened', found something else")
+        raise JournalError(path, NOT_OPENED)
     return _opened(first)
 
 
@@ -150,9 +162,7 @@ def _history(events: list[dict[str, Any]], objective: Objective) -> History:
                 closed = Closed(at=event["at"], verdict=event["verdict"], reason=event["reason"])
                 earlier = len(trials)
             case other:
-                raise JournalError(
-                    f"a journal holds no event {other!r}: was it written by a newer tuner?"
-                )
+                raise KeyError(f"a newer tuner, for its event {other}")
     return History(
         opened=_opened(events[0]),
         trials=tuple(trials),
@@ -180,7 +190,9 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
         try:
             event = json.loads(line)
         except ValueError as error:
-            raise JournalError(f"{path}, line {number}: not a line of JSON ({error})") from error
+            raise JournalError(path, f"found no JSON in line {number} ({error})") from error
+        if not isinstance(event, dict):
+            raise JournalError(path, f"found no event in line {number}")
         yield event
 
 

@@ -3,24 +3,21 @@
 Everything is resumed from the journal: run the same study again and it goes on where it was.
 """
 
-import json
 import os
-import shutil
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runners import TrialSpec
-from tuner import __version__
 from tuner.bad_input import BadInputError
-from tuner.journal import Closed, Journal, JournalError, Opened, read_journal, read_opened
+from tuner.journal import Closed, Journal, Opened, read_journal
 from tuner.loop import Loop, Watcher
 from tuner.mlflow_pages import Pages, pages_of
+from tuner.opening import open_study
 from tuner.preflight import Findings, findings, resolved
 from tuner.rebuild import study_of
 from tuner.study import Stop, Study
@@ -32,9 +29,7 @@ from tuner.trial import Launch
 if TYPE_CHECKING:
     from tuner.export_process import ExportProcess
 
-# What may change between two runs over one study: how much is spent, and where it is shown.
 EXPORT_LIMIT_S = 60.0  # for what is left to send to MLflow when the tuning is done
-MAY_CHANGE = ("search.launches", "search.hours", "search.stages", "tracking", "cluster", "study")
 
 
 class Verdict(Enum):
@@ -94,7 +89,13 @@ def tune(job: Job) -> Ending:
     names = tuple(sorted(os.environ))  # before ours and Ray's join them: the engine gets these
     set_switches(os.environ, local_ray=job.file.cluster.address == "local")
     with job.folder.locked():
-        opened = _open(job)
+        opened = open_study(
+            job.file,
+            job.file_path,
+            job.folder,
+            at=now(),
+            allow_different_env=job.allow_different_env,
+        )
         with Journal(job.folder.journal) as journal:
             return _run(job, journal, opened, names)
 
@@ -118,76 +119,6 @@ def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> 
         _clear_up(opened.study_id, loop, job.say)
         stop = _launch_all(job, opened, loop, names)
         return _close(job, journal, loop, stop, exporter)
-
-
-def _open(job: Job) -> Opened:
-    """Begin the study, or find it begun the same way."""
-    try:
-        opened = read_opened(job.folder.journal)
-    except JournalError as error:
-        raise BadInputError(str(error)) from error
-    if opened is None:
-        return _begin(job)
-    _refuse_other_study(job, opened)
-    _refuse_other_environment(job)
-    return opened
-
-
-def _begin(job: Job) -> Opened:
-    from runners.environment import as_text
-    from runners.workload import plan, prefix_sharing, vocabulary_of, write_plan
-
-    workload = job.file.workload
-    known = workload.vocabulary or vocabulary_of(job.file.engine.model)
-    requests = plan(workload, known or 32000)
-    taken = _environment(job)
-    job.folder.environment.write_text(json.dumps(taken, indent=1, default=str))
-    job.folder.environment_text.write_text(as_text(taken))
-    if job.file_path != job.folder.copy_of(job.file_path):
-        shutil.copyfile(job.file_path, job.folder.copy_of(job.file_path))
-    opened = Opened(
-        study_id=uuid.uuid4().hex,
-        at=now(),
-        spec=job.file.model_dump(mode="json"),
-        workload_sha256=write_plan(job.folder.workload, requests),
-        prefix_sharing=prefix_sharing(requests),
-        tuner_version=__version__,
-    )
-    with Journal(job.folder.journal) as journal:
-        journal.opened(opened)
-    return opened
-
-
-def _refuse_other_study(job: Job, opened: Opened) -> None:
-    before, after = _flat(opened.spec), _flat(job.file.model_dump(mode="json"))
-    for key in sorted(before.keys() | after.keys()):
-        if key.startswith(MAY_CHANGE) or before.get(key) == after.get(key):
-            continue
-        raise BadInputError(
-            f"a study keeps its settings from beginning to end, found {key} changed from "
-            f"{before.get(key)!r} to {after.get(key)!r}: give the new one another study.name, "
-            f"or remove {job.folder.root}"
-        )
-
-
-def _refuse_other_environment(job: Job) -> None:
-    from runners.environment import differences
-
-    if job.allow_different_env or not job.folder.environment.exists():
-        return
-    if found := differences(json.loads(job.folder.environment.read_text()), _environment(job)):
-        raise BadInputError(
-            "trials of one study must have run in one environment, found differences since it "
-            f"began: {'; '.join(found)}. Begin a new study, or go on with --allow-different-env"
-        )
-
-
-def _environment(job: Job) -> dict[str, Any]:
-    from runners.environment import interpreter_of, snapshot
-    from runners.sglang import own_command
-
-    python = interpreter_of(own_command(resolved(job.file.engine)))
-    return snapshot(python, repository=Path(__file__).parent)
 
 
 def _clear_up(study_id: str, loop: Loop, say: Callable[[str], None]) -> None:
@@ -283,16 +214,6 @@ def _verdict(loop: Loop, stop: Stop) -> Verdict:
     if loop.study.best() is not None and not stop.fault:
         return Verdict.FOUND
     return Verdict.FAULTED if stop.fault else Verdict.INFEASIBLE
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def now() -> str:
