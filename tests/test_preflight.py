@@ -241,3 +241,20 @@ def test_the_size_of_a_model_is_read_from_its_files(tmp_path: Path) -> None:
     config.write_text(json.dumps({**CONFIG, "kv_lora_rank": 512}))
     assert model_size(tmp_path) == ModelSize(weight_bytes=3 * GIB, kv_bytes_per_token=None)
     assert model_size(tmp_path / "none") is None
+
+
+def test_requests_longer_than_the_context_are_refused(engine: dict[str, Any]) -> None:
+    """The model states what it holds, a flag may say less; rescaled positions are left alone."""
+    says = "found 1000 (input_tokens + output_tokens)"
+    config = Path(engine["model"]) / "config.json"
+
+    assert not any(says in p for p in findings(study(engine)).problems)
+    assert any(
+        says in p for p in findings(study(engine, flags=("--context-length", "999"))).problems
+    )
+    config.write_text(json.dumps({**CONFIG, "max_position_embeddings": 999}))
+    assert any(says in p for p in findings(study(engine)).problems)
+    config.write_text(
+        json.dumps({**CONFIG, "max_position_embeddings": 999, "rope_scaling": {"factor": 4}})
+    )
+    assert not any(says in p for p in findings(study(engine)).problems)

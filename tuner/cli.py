@@ -169,7 +169,13 @@ def report(study: Path, as_json: bool, show: bool) -> None:
 
 @main.command()
 @STUDY
-@click.option("--port", default=5000, show_default=True, help="Port on 127.0.0.1.")
+@click.option(
+    "--port",
+    default=5000,
+    type=click.IntRange(1, 65535),
+    show_default=True,
+    help="Port on 127.0.0.1.",
+)
 @_answer
 def ui(study: Path, port: int) -> None:
     """Show the launches of STUDY (a study file) in MLflow's own pages, on this machine only."""

@@ -1,6 +1,7 @@
 """MLflow's own pages on the store a study writes to."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ def serve(uri: str, folder: Path, *, port: int) -> int:
     First says where the launches of the study in *folder* are.
 
     Raises:
-        BadInputError: the store is a server already, or does not exist yet.
+        BadInputError: the store is a server already or does not exist yet, or the port is taken.
     """
     if uri.startswith(("http://", "https://")):
         raise BadInputError(f"the runs are on a tracking server: open {uri} in a browser")
@@ -26,6 +27,7 @@ def serve(uri: str, folder: Path, *, port: int) -> int:
         raise BadInputError(
             f"nothing is recorded yet: {uri} does not exist; run 'tuner tune' first"
         )
+    _refuse_taken(port)
     if (pages := Pages.read(folder)) is not None:
         sys.stdout.write(f"launches:   {pages.runs(pages_of(uri, port))}\n")
         sys.stdout.write(f"comparison: {pages.compare(pages_of(uri, port))}\n")
@@ -43,3 +45,15 @@ def serve(uri: str, folder: Path, *, port: int) -> int:
     except KeyboardInterrupt:
         return 0
     return ended.returncode
+
+
+def _refuse_taken(port: int) -> None:
+    """Refuse a port at which MLflow's server would try again for ever."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise BadInputError(
+                f"port {port} must be free, found: {error.strerror}; name another one with --port"
+            ) from error

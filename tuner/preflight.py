@@ -35,7 +35,7 @@ class Findings:
 
 def findings(file: StudyFile, gpus: ReadGpus | None = None) -> Findings:
     """Look at everything that can be looked at without starting an engine."""
-    if found := tuple(problems(file)):
+    if found := tuple(problems(file)) or tuple(_context_problems(file)):
         return Findings(problems=found)
     flags, memory = flag_findings(file), _memory_findings(file, gpus)
     return Findings(
@@ -132,6 +132,19 @@ def _memory_findings(file: StudyFile, gpus: ReadGpus | None) -> Findings:
         problems=() if too_big is None else (f"engine.model: {too_big}",),
         notes=tuple(memory_notes(size, layout, gpu, longest)),
     )
+
+
+def _context_problems(file: StudyFile) -> Iterator[str]:
+    from runners.context_length import context_length
+
+    if "--context-length" in file.search.knobs:
+        return
+    context, longest = context_length(file.engine), max(map(_tokens, file.workload.all_shapes()))
+    if context is not None and longest > context:
+        yield (
+            f"workload: a request and its answer must fit into the {context} tokens that "
+            f"{file.engine.model} holds, found {longest} (input_tokens + output_tokens)"
+        )
 
 
 def _tokens(shape: Shape) -> int:

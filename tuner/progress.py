@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MOST_ROWS = 15
-GUESS = "?"
+GUESS = "an unknown time"
 
 
 class Progress(Watcher, Protocol):
@@ -136,7 +136,8 @@ class LiveTable:
 
     def _summary(self, study: Study) -> str:
         mark = "EMULATED ENGINE, no figure is a measurement. " if self._emulated else ""
-        return f"{mark}{study.used} of {study.plan.launches} launches, {eta(study)} left"
+        star = "" if study.best() is None else "; * is the best so far"
+        return f"{mark}{study.used} of {study.plan.launches} launches, {eta(study)} left{star}"
 
 
 def result(trial: Trial) -> str:

@@ -188,7 +188,11 @@ def _close(
     journal.closed(Closed(at=now(), verdict=verdict.name.lower(), reason=stop.reason))
     write_report(job.folder.root)
     trouble = None if exporter is None else exporter.finish(timeout_s=EXPORT_LIMIT_S)
-    notes = () if trouble is None else (f"not everything is in MLflow yet: {trouble}",)
+    notes = (
+        ()
+        if trouble is None
+        else (f"not all is in MLflow yet, the same command tries again: {trouble}",)
+    )
     return Ending(
         verdict=verdict,
         reason=stop.reason,
