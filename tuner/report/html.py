@@ -22,7 +22,7 @@ ul { padding-left: 1.2em; margin: .6em 0; max-width: 80ch; overflow-wrap: anywhe
   padding: .3em .9em; margin: 1em 0; max-width: none; }
 .subtitle { color: #57606a; font-size: .9rem; max-width: none; }
 pre { background: #f5f7f9; border: 1px solid #d5dae0; border-radius: 4px; padding: .8em 1em;
-  overflow-x: auto; font: 13px/1.5 ui-monospace, Menlo, Consolas,
+  white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.5 ui-monospace, Menlo, Consolas,
   "DejaVu Sans Mono", monospace; }
 .table { overflow-x: auto; margin: .8em 0; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
@@ -42,7 +42,6 @@ figcaption { font-size: .82rem; color: #57606a; margin-top: .3em; }
   h1 { font-size: 1.3rem; } .verdict { font-size: 1rem; } td.wrapped { min-width: 12em; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; }
   h2 { break-after: avoid; } tr, figure, pre { break-inside: avoid; }
-  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
   .table { overflow: visible; } th, td { white-space: normal; padding: .2em .4em; }
 }
 """

@@ -77,10 +77,7 @@ def number(value: float | None) -> str:
         return ABSENT
     if math.isinf(value):
         return "infinite"
-    size = abs(value)
-    if size >= 1000:  # noqa: PLR2004  # from here on thousands are set apart
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 100 else f"{value:.3g}"  # noqa: PLR2004
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004
 
 
 def with_interval(value: float | None, interval: Interval | None) -> str:
