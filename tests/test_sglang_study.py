@@ -76,10 +76,13 @@ def test_every_launch_ran_with_what_was_asked(study: tuple[Path, dict[str, Any]]
     """Two policies and four settings of the rest ran, and each engine says it used its setting."""
     folder, answer = study
     finished = events(folder, "finished")
-    assert [e["outcome"]["state"] for e in finished] == ["measured"] * 8, finished
+    assert {e["outcome"]["state"] for e in finished} == {"measured"}, finished
     assert answer["notes"] == []
     stages = [e["stage"] for e in events(folder, "launched")]
-    assert stages == ["baseline", "policy", "policy", *["capacity"] * 4, "policy again"]
+    assert stages[:7] == ["baseline", "policy", "policy", *["capacity"] * 4]
+    # the other policy was measured already where the best setting is one of the policy stage
+    assert stages[7:] in ([], ["policy again"])
+    assert len(finished) == len(stages)
     for event in events(folder, "launched"):
         path = folder / "studies" / "small" / "launches" / f"{event['number']:03d}"
         info = json.loads((path / "server_info.json").read_text())
@@ -99,7 +102,7 @@ def test_mlflow_holds_the_study_and_every_launch(study: tuple[Path, dict[str, An
             )
         }
     (parent,) = runs.keys() - children
-    assert len(children) == 8
+    assert len(children) == len(events(folder, "finished"))
     assert "sglang==0.5.23" in _artifact(runs[parent], "environment.txt").read_text().lower()
     for child in children:
         records = _artifact(runs[child], "requests.jsonl").read_text().splitlines()
