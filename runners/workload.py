@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from runners.records import FILLER, MEASURED, WARMUP
+from runners.shared_prefix import shared_prefix
 from runners.spec import LoadSpec, Shape, WorkloadSpec
 
 LOWEST_TOKEN = 256  # the ids below it are often bytes and control tokens
@@ -82,7 +83,7 @@ def prefix_sharing(requests: Iterable[PlannedRequest]) -> float:
     for prompt in (r.prompt for r in requests if r.phase == MEASURED):
         place = bisect_left(seen, prompt)
         neighbours = seen[max(place - 1, 0) : place + 1]
-        shared += max((_common(prompt, other) for other in neighbours), default=0)
+        shared += max((shared_prefix(prompt, other) for other in neighbours), default=0)
         total += len(prompt)
         seen.insert(place, prompt)
     return shared / total if total else 0.0
@@ -205,15 +206,3 @@ def _prompt(
         group = Random(f"{prefix_source}/{rng.randrange(shape.prefix_groups)}")
         prefix = group.choices(tokens, k=shape.prefix_tokens)
     return tuple(prefix + rng.choices(tokens, k=shape.input_tokens - len(prefix)))
-
-
-def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Length of the common prefix, by halving: tuples compare at the speed of C."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

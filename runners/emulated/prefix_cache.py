@@ -8,6 +8,8 @@ compared in slices, so that matching costs little even for long prompts.
 import heapq
 from dataclasses import dataclass, field
 
+from runners.shared_prefix import shared_prefix
+
 Tokens = tuple[int, ...]
 
 MOST_LEAVES = 4096  # entries of the eviction heap before it is tidied
@@ -114,14 +116,8 @@ class PrefixCache:
             node, found = child, found + len(edge)
 
     def _common(self, one: Tokens, other: Tokens) -> int:
-        low, high = 0, min(len(one), len(other))
-        while low < high:
-            middle = (low + high + 1) // 2
-            if one[low:middle] == other[low:middle]:
-                low = middle
-            else:
-                high = middle - 1
-        return low - low % self.page_size
+        same = shared_prefix(one, other)
+        return same - same % self.page_size
 
     def _split(self, node: Node, at: int) -> Node:
         """Cut *node* in two and return the upper part, which takes the place in the tree."""
