@@ -6,13 +6,31 @@ RunnerError
 +-- InvalidMeasurementError   it ran, but the numbers cannot be trusted: measure again
 """
 
+from collections.abc import Mapping
+
+from runners.cause import Cause, Direction
+
 
 class RunnerError(Exception):
     """Base of everything a runner raises on purpose; the message is for people."""
 
 
 class CandidateRejectedError(RunnerError):
-    """The engine refused the setting, ran out of memory, or died under its load."""
+    """The engine refused the setting, ran out of memory, or died under its load.
+
+    *directions* says, by knob, where settings that run are to be found.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        cause: Cause = Cause.UNKNOWN,
+        directions: Mapping[str, Direction] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.directions = dict(directions or {})
 
 
 class MachineFaultError(RunnerError):
@@ -21,9 +39,12 @@ class MachineFaultError(RunnerError):
     *lasting* faults will not go away by trying again.
     """
 
-    def __init__(self, message: str, *, lasting: bool = False) -> None:
+    def __init__(
+        self, message: str, *, lasting: bool = False, cause: Cause = Cause.UNKNOWN
+    ) -> None:
         super().__init__(message)
         self.lasting = lasting
+        self.cause = cause
 
 
 class InvalidMeasurementError(RunnerError):

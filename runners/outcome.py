@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from objectives import Measurement
+from runners.cause import Cause, Direction
 from search_spaces import Value
 
 
@@ -19,9 +20,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """The engine cannot run this candidate: an infeasible point, never retried."""
+    """The engine cannot run this candidate: an infeasible point, never retried.
+
+    *directions* says, by knob, where settings that run are to be found.
+    """
 
     reason: str
+    cause: Cause = Cause.UNKNOWN
+    directions: Mapping[str, Direction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,7 @@ class Faulted:
 
     reason: str
     lasting: bool = False
+    cause: Cause = Cause.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +59,20 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
                 "effective": dict(outcome.effective),
                 "engine_version": outcome.engine_version,
             }
-        case Rejected(reason=reason):
-            return {"state": "rejected", "reason": reason}
-        case Faulted(reason=reason, lasting=lasting):
-            return {"state": "faulted", "reason": reason, "lasting": lasting}
+        case Rejected():
+            return {
+                "state": "rejected",
+                "reason": outcome.reason,
+                "cause": outcome.cause.value,
+                "directions": dict(outcome.directions),
+            }
+        case Faulted():
+            return {
+                "state": "faulted",
+                "reason": outcome.reason,
+                "lasting": outcome.lasting,
+                "cause": outcome.cause.value,
+            }
         case Invalid(reason=reason):
             return {"state": "invalid", "reason": reason}
 
@@ -70,10 +87,16 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
                 engine_version=data["engine_version"],
             )
         case "rejected":
-            return Rejected(reason=data["reason"])
+            return Rejected(
+                reason=data["reason"], cause=_cause(data), directions=data.get("directions", {})
+            )
         case "faulted":
-            return Faulted(reason=data["reason"], lasting=data["lasting"])
+            return Faulted(reason=data["reason"], lasting=data["lasting"], cause=_cause(data))
         case "invalid":
             return Invalid(reason=data["reason"])
         case other:
             raise ValueError(f"an outcome's state must be one of the four, found {other!r}")
+
+
+def _cause(data: Mapping[str, Any]) -> Cause:
+    return Cause(data.get("cause", Cause.UNKNOWN))  # the first journals did not name it

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from runners import effective, launch_record, listener, sglang, workload
+from runners.cause import Cause
 from runners.engine_process import launch
 from runners.errors import (
     CandidateRejectedError,
@@ -49,13 +50,15 @@ def run_trial(
     try:
         return _try(spec, on_progress, cancelled)
     except CandidateRejectedError as error:
-        return Rejected(reason=str(error))
+        return Rejected(reason=str(error), cause=error.cause, directions=error.directions)
     except MachineFaultError as error:
-        return Faulted(reason=str(error), lasting=error.lasting)
+        return Faulted(reason=str(error), lasting=error.lasting, cause=error.cause)
     except InvalidMeasurementError as error:
         return Invalid(reason=str(error))
     except OSError as error:
-        return Faulted(reason=f"a file of the trial failed: {error}", lasting=True)
+        return Faulted(
+            reason=f"a file of the trial failed: {error}", lasting=True, cause=Cause.DISK
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
