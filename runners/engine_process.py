@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runners import guardian, janitor, process_table
+from runners import guardian, janitor, listener, process_table
 from runners.errors import MachineFaultError
 
 START_LIMIT_S = 20.0  # for the guardian, which takes tens of milliseconds
@@ -46,6 +46,22 @@ class EngineProcess:
     def pids(self) -> list[int]:
         """Return all living processes of the engine."""
         return process_table.descendants(self._guardian_pid)
+
+    def check_port(self, port: int) -> None:
+        """Check that it is this engine that listens on *port*.
+
+        Raises:
+            MachineFaultError: nobody does, or somebody else.
+        """
+        listener.assert_ours(port, self.pids())
+
+    def check_port_not_taken(self, port: int) -> None:
+        """Check that nobody else listens on *port*.
+
+        Raises:
+            MachineFaultError: somebody does.
+        """
+        listener.assert_not_taken(port, self.pids())
 
     def log_tail(self, lines: int = 200) -> str:
         """Return the last *lines* of what the engine printed; the ends of long ones are cut."""

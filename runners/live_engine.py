@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from runners import diagnosis, listener
+from runners import diagnosis
 from runners.engine_process import EngineProcess
 from runners.errors import InvalidMeasurementError, MachineFaultError, RunnerError
 from runners.sglang_api import SGLangApi
@@ -56,7 +56,7 @@ class LiveEngine:
                     break
                 self._check_starting(time.monotonic() - begun)
                 if tick % NEWS_TICKS == NEWS_TICKS - 1:
-                    listener.assert_not_taken(self._port, self._process.pids())
+                    self._process.check_port_not_taken(self._port)
                     say(f"engine starting, {time.monotonic() - begun:.0f} s")
                 time.sleep(POLL_S)
             answer.result()
@@ -79,7 +79,7 @@ class LiveEngine:
         Raises:
             MachineFaultError: it is another one.
         """
-        listener.assert_ours(self._port, self._process.pids())
+        self._process.check_port(self._port)
         info = self._api.server_info()
         for field, expected in (("model_path", self._spec.model), ("port", self._port)):
             if info.get(field) != expected:

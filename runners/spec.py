@@ -6,9 +6,11 @@ These are the `[engine]` and `[workload]` tables of a study file, checked field 
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from runners.docker_table import DockerTable
 from runners.redaction import is_secret
+from runners.table import Table
 from search_spaces.sglang import fixed_value, wrong_names
 
 DATA_PARALLEL = ("--dp-size", "--data-parallel-size")
@@ -22,24 +24,19 @@ GPU_SIZES = (
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
-class Table(BaseModel):
-    """A table of the study file: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
 class EngineSpec(Table):
     """The engine to tune and how to start it."""
 
     kind: Literal["sglang", "emulated"]
     model: str = Field(min_length=1)
-    launcher: Literal["process"] = "process"
+    launcher: Literal["process", "docker"] = "process"
     command: tuple[str, ...] = ()  # words before the flags; empty: the usual one for this kind
     flags: tuple[str, ...] = ()  # fixed for every trial
     env: dict[str, str] = Field(default_factory=dict)
     port: Annotated[int, Field(ge=1, le=65535)] | None = None  # default: any free one
     startup_timeout_s: PositiveFloat = 900.0
     stop_grace_s: PositiveFloat = 40.0
+    docker: DockerTable | None = None  # with launcher = "docker"
     # the emulated engine only
     hardware: str | None = None
     speed: PositiveFloat = 1.0  # emulated seconds per second of wall clock
@@ -52,6 +49,11 @@ class EngineSpec(Table):
             raise ValueError(
                 f"env.{name}: a study file must hold no secrets, found one by its name; set it in "
                 "your shell, from which the engine inherits it"
+            )
+        if (self.launcher == "docker") != (self.docker is not None):
+            raise ValueError(
+                'launcher = "docker" and the table [engine.docker] go together, found only '
+                + ("the launcher" if self.docker is None else "the table")
             )
         if self.kind == "emulated" and self.hardware is None:
             raise ValueError(

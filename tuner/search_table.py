@@ -6,7 +6,8 @@ from typing import Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from runners.sglang import OUR_FLAGS
-from runners.spec import GPU_SIZES, NonNegativeInt, Table, WorkloadSpec
+from runners.spec import GPU_SIZES, NonNegativeInt, WorkloadSpec
+from runners.table import Table
 from search_spaces import Candidate, Choice, FloatRange, IntRange, Parameter, Value, sglang
 from tuner.plan import BASELINE
 

@@ -11,7 +11,8 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from objectives import METRICS, Limit, ThroughputUnderLimits
 from objectives.statistics import VALUES_NEEDED
-from runners.spec import EngineSpec, Table, WorkloadSpec
+from runners.spec import EngineSpec, WorkloadSpec
+from runners.table import Table
 from search_spaces import SearchSpace, sglang
 from tuner.bad_input import BadInputError, explain
 from tuner.search_table import CAPACITY, SearchTable, Stage, parameter, usual_stages
