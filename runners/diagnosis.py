@@ -21,6 +21,22 @@ OWN_CRASH = re.compile(r"hit an exception|received sigquit|SIGQUIT received", re
 EXCEPTION = re.compile(
     r"^(?:.*?hit an exception: )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ?(.*)$", re.M
 )
+# What a running engine's log says when it will not live; harmless tracebacks are not among it.
+FATAL = re.compile(
+    r"\b(?:Scheduler|DataParallelController|DetokenizerManager|TokenizerManager|TpModelWorkerClient|"
+    r"MultiTokenizerRouter|MultiDetokenizerRouter|EngineCore|WorkerProc) hit an exception\b"
+    r"|Received sigquit from a child process|Triggering SIGQUIT"
+    r"|Capture cuda graph failed"
+    r"|Rank \d+ scheduler (?:is dead|died)"
+    r"|Watchdog caught collective operation timeout"
+    r"|[Ww]atchdog timeout \((?!.*self\.soft=True)"
+    r"|error while attempting to bind on address"
+    r"|Engine core initialization failed|EngineCore (?:failed to start|encountered a fatal error)"
+    r"|WorkerProc (?:failed to start|initialization failed)|EngineDeadError"
+    r"|^Fatal Python error: |^terminate called after throwing "
+    r"|^(?:\(.*?\) )?(?:ERROR .*?\] )?torch\.(?:cuda\.)?OutOfMemoryError: ",
+    re.M,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +73,11 @@ def never_ready(log: str, limit_s: float, fixed_flags: Sequence[str] = ()) -> Ru
         f"the engine was not ready within {limit_s:g} s; its last line: {last_line(log)}; raise "
         "engine.startup_timeout_s if it was still loading"
     )
+
+
+def fatal(text: str) -> bool:
+    """Say whether this piece of a running engine's log means that the engine will not live."""
+    return FATAL.search(text) is not None
 
 
 def last_line(log: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runners.diagnosis import Ending, diagnose, never_ready
+from runners.diagnosis import Ending, diagnose, fatal, never_ready
 from runners.errors import CandidateRejectedError, MachineFaultError
 
 USAGE = "usage: sglang serve [-h] --model-path MODEL_PATH\n" + "  [--some-flag X]\n" * 50
@@ -190,3 +190,56 @@ def test_an_engine_that_hangs_as_it_dies_is_diagnosed_by_its_log() -> None:
     """What it said before it hung is the reason, not that it was late."""
     with pytest.raises(MachineFaultError, match="port was taken"):
         raise never_ready("ERROR: [Errno 98] ... address already in use\nshutting down\n", 900)
+
+
+HOPELESS = [
+    CRASH,
+    SIGQUIT,
+    "[2026-11-30 20:00:00 TP1] Scheduler hit an exception: Traceback (most recent call last):\n",
+    "DetokenizerManager hit an exception: Traceback (most recent call last):\n",
+    "Subprocess scheduler_0 (pid=7) crashed with exit code -9. Triggering SIGQUIT for cleanup\n",
+    "Exception: Capture cuda graph failed: CUDA out of memory.\n",
+    "Rank 0 scheduler is dead. Please check if there are relevant logs.\n",
+    "RuntimeError: Rank 1 scheduler died during initialization (exit code: -9).\n",
+    "Watchdog timeout (self.watchdog_timeout=300)\n",
+    "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)\n",
+    "ERROR: [Errno 98] error while attempting to bind on address ('127.0.0.1', 31600): address "
+    "already in use\n",
+    "RuntimeError: Engine core initialization failed. See root cause above.\n",
+    "(EngineCore_DP0 pid=7) ERROR 11-30 20:00:00 [core.py:708] EngineCore failed to start.\n",
+    "(EngineCore_DP0 pid=7) ERROR 11-30 20:00:00 [core.py:708] torch.OutOfMemoryError: CUDA out\n",
+    "EngineCore encountered a fatal error.\n",
+    "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+    "Fatal Python error: Segmentation fault\n",
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n",
+]
+HARMLESS = [
+    "",
+    "Ignore import error when loading sglang.srt.models.falcon_mamba: No module named 'x'\n",
+    "Cannot detect CUDA architecture\n",
+    "Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit\n",
+    "init_cpu_threads_env is disabled\n",
+    "post-warmup freeze_gc failed\nTraceback (most recent call last):\n  File 'x.py', line 1\n"
+    "requests.exceptions.ConnectionError: ... Connection refused\n",
+    "Capture cuda graph begin. This can take up to several minutes. avail mem=20.24 GB\n",
+    "Capture cuda graph end. Time elapsed: 3.20 s\n",
+    "Watchdog SchedulerWatchdog initialized.\n",
+    "TokenizerManager watchdog timeout (self.watchdog_timeout=300, self.soft=True)\n",
+    "KV cache pool is full. Retract requests. #retracted_reqs: 1\n",
+    "ERROR: Exception in ASGI application\nValueError: bad request\n",
+    "Decode batch, #running-req: 3, token usage: 0.67, #queue-req: 0\n",
+    "The memory capacity is unbalanced. Some GPUs may be occupied by other processes.\n",
+]
+
+
+@pytest.mark.parametrize("text", HOPELESS)
+def test_an_engine_that_will_not_live_is_known_by_its_log(text: str) -> None:
+    """Nobody need wait for the end of an engine that announced it, amid other lines."""
+    assert fatal("Load weight begin.\n" + text + "Decode batch, #running-req: 3\n")
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_harmless_lines_are_no_alarm(text: str) -> None:
+    """An engine that logs what it lives with is left alone."""
+    assert not fatal(text)
