@@ -7,13 +7,17 @@ from typing import Any
 import orjson
 
 from runners import sglang
+from runners.container_plan import plan_for
 from runners.redaction import redacted
+from runners.spec import EngineSpec
 from runners.trial_spec import TrialSpec
 
 
-def write_launch(spec: TrialSpec, command: Sequence[str], env: Mapping[str, str]) -> None:
+def write_launch(
+    spec: TrialSpec, command: Sequence[str], port: int, env: Mapping[str, str]
+) -> None:
     """Write launch.json, and launch.txt with the line to paste into a shell."""
-    line = sglang.shell_assignments(spec.engine) + sglang.shell_line(command)
+    line = launch_line(spec.engine, command, port)
     write_json(
         spec.folder / "launch.json",
         {
@@ -24,6 +28,14 @@ def write_launch(spec: TrialSpec, command: Sequence[str], env: Mapping[str, str]
         },
     )
     (spec.folder / "launch.txt").write_text(line + "\n", encoding="utf-8")
+
+
+def launch_line(engine: EngineSpec, command: Sequence[str], port: int) -> str:
+    """Return the line that starts *command* as *engine* wants it, to paste into a shell."""
+    if engine.docker is None:
+        return sglang.shell_assignments(engine) + sglang.shell_line(command)
+    plan = plan_for(engine, command, port, environment=engine.env)
+    return sglang.shell_line(plan.shell_words())
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
 from runners import diagnosis
-from runners.engine_process import EngineProcess
 from runners.errors import InvalidMeasurementError, MachineFaultError, RunnerError
 from runners.sglang_api import SGLangApi
 from runners.spec import EngineSpec
@@ -21,13 +20,32 @@ LAST_WORDS_S = 1.0  # a dying engine breaks its connections a moment before its 
 NEWS_TICKS = 100  # polls between two lines of progress: about 5 s
 
 
+class Process(Protocol):
+    """What was started, as the launch must see it: a process tree, or a container."""
+
+    def exit_code(self) -> int | None:
+        """Return how it ended (minus the signal's number when killed), None while it runs."""
+
+    def pids(self) -> list[int]:
+        """Return its living processes, as this machine numbers them."""
+
+    def check_port(self, port: int) -> None:
+        """Raise MachineFaultError unless it is this engine that listens on *port*."""
+
+    def check_port_not_taken(self, port: int) -> None:
+        """Raise MachineFaultError when somebody else listens on *port*."""
+
+    def log_tail(self, lines: int = 200) -> str:
+        """Return the last *lines* of what it printed."""
+
+
 class LiveEngine:
     """One launched engine and its control plane."""
 
     def __init__(
         self,
         spec: EngineSpec,
-        process: EngineProcess,
+        process: Process,
         api: SGLangApi,
         port: int,
         cancelled: Callable[[], bool] = lambda: False,

@@ -19,24 +19,36 @@ def command(engine: EngineSpec, candidate: Candidate, port: int) -> list[str]:
     """Return the words that start *engine* with the settings of *candidate* on *port*."""
     return [
         *base_command(engine),
-        *("--model-path", engine.model, "--host", HOST, "--port", str(port)),
+        *("--model-path", engine.model, "--host", bind_address(engine), "--port", str(port)),
         *(() if "--enable-metrics" in engine.flags else ("--enable-metrics",)),
         *engine.flags,
         *knobs.flags(candidate),  # last, so that a knob wins over a fixed flag
     ]
 
 
+def bind_address(engine: EngineSpec) -> str:
+    """Return the address to listen on: loopback; all of its own inside a container's network.
+
+    Such a container's port is published on this machine's loopback interface only.
+    """
+    own_network = engine.docker is not None and not engine.docker.on_host_network
+    return "0.0.0.0" if own_network else HOST  # noqa: S104
+
+
 def base_command(engine: EngineSpec) -> tuple[str, ...]:
     """Return the words before the flags that every engine takes."""
     if not engine.emulated:
         return engine.command or ("python3", "-m", "sglang.launch_server")
-    words = engine.command or (sys.executable, "-m", "runners.emulated")
+    python = sys.executable if engine.docker is None else "python3"
+    words = engine.command or (python, "-m", "runners.emulated")
     emulation = ("--emulated-hardware", str(engine.hardware), "--emulated-speed")
     return (*words, *emulation, f"{engine.speed:g}")
 
 
 def own_command(engine: EngineSpec) -> tuple[str, ...]:
-    """Return the command whose Python holds the engine's packages; empty when it is ours."""
+    """Return the command whose Python holds the engine's packages; empty: ours, or an image's."""
+    if engine.docker is not None:
+        return ()
     return engine.command if engine.emulated else base_command(engine)
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from runners.errors import (
     RunnerError,
 )
 from runners.launch_record import write_json
-from runners.live_engine import LiveEngine
+from runners.live_engine import LiveEngine, Process
 from runners.load_process import LoadResult, run_load
 from runners.load_watch import LoadWatch, gpu_sampler
 from runners.measure import check, measurement_of
@@ -30,6 +30,7 @@ from runners.trial_spec import TrialSpec
 from search_spaces import Candidate
 from search_spaces.sglang import value_problems, wrong_names
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 MOST_LAG_MS = 25.0  # of wall clock; more, and an emulated engine is slower than it claims
 SHORTEST_SAMPLE_S = 0.1
 
@@ -82,7 +83,7 @@ def _try(spec: TrialSpec, say: Say, cancelled: Callable[[], bool]) -> Outcome:
     asked = _Launch(spec=spec, port=_port(spec.engine), say=say, cancelled=cancelled)
     command = sglang.command(spec.engine, candidate, asked.port)
     env = sglang.environment(spec.engine, spec.environment_names)
-    launch_record.write_launch(spec, command, env)
+    launch_record.write_launch(spec, command, asked.port, env)
     gpus = read_gpus() if spec.engine.gpus else []
     say("engine starting")
     try:
@@ -121,15 +122,7 @@ def _serve(asked: _Launch, command: Sequence[str], env: Mapping[str, str]) -> Me
     spec = asked.spec
     with ExitStack() as stack:
         api = stack.enter_context(SGLangApi(asked.url))
-        process = stack.enter_context(
-            launch(
-                command,
-                env=env,
-                log_path=spec.folder / "engine.log",
-                grace_s=spec.engine.stop_grace_s,
-                study_id=spec.study_id,
-            )
-        )
+        process = stack.enter_context(_launched(asked, command, env))
         stack.callback(asked.say, "engine stopping")
         live = LiveEngine(spec.engine, process, api, asked.port, asked.cancelled)
         startup_s = live.wait_until_ready(asked.say)
@@ -137,6 +130,24 @@ def _serve(asked: _Launch, command: Sequence[str], env: Mapping[str, str]) -> Me
             return _measure(asked, live, api, startup_s)
         except (httpx.HTTPError, RunnerError) as error:
             raise live.blame(error) from error
+
+
+def _launched(
+    asked: _Launch, command: Sequence[str], env: Mapping[str, str]
+) -> AbstractContextManager[Process]:
+    spec = asked.spec
+    if spec.engine.docker is not None:
+        from runners.container_process import launch_container
+
+        gpus = os.environ.get(VISIBLE_GPUS)
+        return launch_container(spec, command, asked.port, env=env, gpus=gpus)
+    return launch(
+        command,
+        env=env,
+        log_path=spec.folder / "engine.log",
+        grace_s=spec.engine.stop_grace_s,
+        study_id=spec.study_id,
+    )
 
 
 def _measure(asked: _Launch, live: LiveEngine, api: SGLangApi, startup_s: float) -> Measured:
@@ -165,7 +176,7 @@ def _measure(asked: _Launch, live: LiveEngine, api: SGLangApi, startup_s: float)
 
 def _load(asked: _Launch, live: LiveEngine, api: SGLangApi) -> tuple[LoadResult, LoadWatch]:
     spec = asked.spec
-    with gpu_sampler(spec.engine.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")) as gpus:
+    with gpu_sampler(spec.engine.gpus, os.environ.get(VISIBLE_GPUS)) as gpus:
         interval_s = max(SHORTEST_SAMPLE_S, 1.0 / spec.engine.speed)
         watch = LoadWatch(api=api, live=live, gpus=gpus, say=asked.say, interval_s=interval_s)
         result = run_load(

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from runners.sglang import command, shell_line
+from runners.launch_record import launch_line
+from runners.sglang import command
 from search_spaces import Candidate
 from tuner.preflight import Findings, resolved
 from tuner.progress import duration
@@ -24,7 +25,7 @@ def explanation(file: StudyFile, found: Findings) -> dict[str, Any]:
         "folder": str(file.folder()),
         "engine": {"kind": engine.kind, "model": engine.model, "gpus": engine.gpus},
         "emulated": engine.emulated,
-        "first_command": shell_line(command(engine, Candidate.of({}), PORT)),
+        "first_command": launch_line(engine, command(engine, Candidate.of({}), PORT), PORT),
         "workload": {
             "shapes": [shape.model_dump() for shape in file.workload.all_shapes()],
             "concurrency": load.concurrency,

@@ -1,0 +1,294 @@
+"""Containers of a Docker Engine or of Podman's socket like it. The only file that imports docker.
+
+Every call that the engine does not answer as it should comes back as a `MachineFaultError` whose
+text says what to do about it: a container engine's trouble says nothing about a setting.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from runners.cause import Cause
+from runners.container_plan import ALL_GPUS, LOOPBACK, ContainerPlan
+from runners.errors import MachineFaultError
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+CALL_LIMIT_S = 60.0
+NEWS_S = 2.0  # between two lines about a pull
+LOG_LIMITS = {"max-size": "16m", "max-file": "2"}  # the engine keeps a copy, for `docker logs`
+GIB = 1024**3
+NO_GPU_RUNTIME = ("could not select device driver", "nvidia-container", "unresolvable CDI devices")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image as it is on this machine."""
+
+    reference: str
+    id: str  # of its configuration: the same content has the same id
+    digests: tuple[str, ...]  # NAME@sha256:..., as registries know it; none for one built here
+
+    @property
+    def pinned(self) -> str:
+        """A reference that means this content for ever, on any machine if that can be."""
+        return next(iter(self.digests), self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a container ended."""
+
+    exit_code: int
+    out_of_memory: bool  # the kernel killed something in it at its memory limit
+
+
+@contextmanager
+def connected(host: str | None) -> Iterator["DockerClient"]:
+    """Give out a client of the Docker Engine at *host*.
+
+    Raises:
+        MachineFaultError: it does not answer.
+    """
+    import docker
+    from docker.errors import DockerException
+
+    where = host or "DOCKER_HOST or the usual socket"
+    try:
+        client = (
+            docker.from_env(timeout=CALL_LIMIT_S)
+            if host is None
+            else docker.DockerClient(base_url=host, timeout=CALL_LIMIT_S)
+        )
+        client.ping()
+    except DockerException as error:
+        raise _fault(
+            f"a Docker Engine must answer at {where}, found: {_short(error)}; is it running, and "
+            "may this user use its socket?"
+        ) from error
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def image_here(client: "DockerClient", reference: str) -> Image | None:
+    """Return the image of that name if this machine has it."""
+    from docker.errors import DockerException, ImageNotFound
+
+    try:
+        found = client.images.get(reference)
+    except ImageNotFound:
+        return None
+    except DockerException as error:
+        raise _trouble(error, f"the image {reference!r} could not be looked up") from error
+    digests = tuple(sorted(found.attrs.get("RepoDigests") or ()))
+    return Image(reference=reference, id=str(found.id), digests=digests)
+
+
+def ensured_image(client: "DockerClient", reference: str, pull: str, say: Say) -> Image:
+    """Return the image of that name, pulled if *pull* ("missing", "always", "never") wants it.
+
+    Raises:
+        MachineFaultError: it is nowhere to be had.
+    """
+    image = None if pull == "always" else image_here(client, reference)
+    if image is None and pull != "never":
+        _pull(client, reference, say)
+        image = image_here(client, reference)
+    if image is None:
+        raise _fault(
+            f"engine.docker.image must be on this machine, because engine.docker.pull = {pull!r}; "
+            f"found no image {reference!r}"
+        )
+    return image
+
+
+def created(client: "DockerClient", plan: ContainerPlan, environment: Mapping[str, str]) -> Any:
+    """Return a new container that follows *plan*; it does not run yet.
+
+    What the plan inherits is taken from *environment*.
+    """
+    from docker.errors import DockerException, ImageNotFound
+
+    inherited = {name: environment[name] for name in plan.inherit if name in environment}
+    try:
+        return client.containers.create(
+            plan.image,
+            list(plan.command),
+            name=plan.name or None,
+            labels=dict(plan.labels),
+            environment={**inherited, **plan.environment},
+            init=True,  # something in it must collect processes that ended
+            **_resources(plan),
+            **plan.options,
+        )
+    except ImageNotFound as error:
+        raise _fault(f"the image {plan.image!r} was removed meanwhile") from error
+    except (DockerException, TypeError, ValueError) as error:
+        raise _trouble(error, "the container could not be made") from error
+
+
+def started(container: "Container") -> int:
+    """Start *container*; return its main process on this machine."""
+    from docker.errors import DockerException
+
+    try:
+        container.start()
+        container.reload()
+    except DockerException as error:
+        raise _trouble(error, "the container could not be started") from error
+    return int(container.attrs["State"].get("Pid") or 0)
+
+
+def output_of(container: "Container") -> Iterable[bytes]:
+    """Return what *container*, not started yet, will print, until it ends."""
+    from docker.errors import DockerException
+
+    try:
+        lines: Iterable[bytes] = container.attach(stdout=True, stderr=True, stream=True)
+    except DockerException as error:
+        raise _trouble(error, "the container's output could not be followed") from error
+    return lines
+
+
+def end_of(container: "Container") -> End:
+    """Wait until *container* has ended; return how.
+
+    Raises:
+        MachineFaultError: the Docker Engine does not answer any more.
+    """
+    from docker.errors import DockerException
+    from requests import RequestException
+
+    try:
+        container.wait(timeout=None)
+        container.reload()
+    except (DockerException, RequestException) as error:
+        raise _trouble(error, "the container was lost from sight", lasting=False) from error
+    state = container.attrs["State"]
+    return End(
+        exit_code=int(state.get("ExitCode") or 0), out_of_memory=bool(state.get("OOMKilled"))
+    )
+
+
+def removed(container: "Container", grace_s: float) -> None:
+    """Stop *container* politely, after the grace by force, and remove it."""
+    from docker.errors import DockerException, NotFound
+    from requests import RequestException
+
+    try:
+        container.stop(timeout=max(0, round(grace_s)))
+        container.remove(force=True, v=True)
+    except NotFound:
+        return  # somebody removed it already
+    except (DockerException, RequestException) as error:
+        raise _trouble(error, f"the container {container.name} could not be removed") from error
+
+
+def swept(host: str | None, label: str, value: str) -> list[str]:
+    """Remove the containers with that label, running or not; return their names.
+
+    Raises:
+        MachineFaultError: the engine does not answer, or cannot remove one.
+    """
+    with connected(host) as client:
+        found = _labelled(client, label, value)
+        for container in found:
+            removed(container, 0)
+        return [str(container.name) for container in found]
+
+
+def _labelled(client: "DockerClient", label: str, value: str) -> list[Any]:
+    from docker.errors import DockerException
+
+    wanted = {"label": f"{label}={value}"}
+    try:
+        return list(client.containers.list(all=True, filters=wanted, ignore_removed=True))
+    except DockerException as error:
+        raise _trouble(error, "the containers could not be listed") from error
+
+
+def _resources(plan: ContainerPlan) -> dict[str, Any]:
+    from docker.types import DeviceRequest, LogConfig, Mount
+
+    port = {f"{plan.port}/tcp": (LOOPBACK, plan.port)} if plan.published else {}
+    return {
+        "network": None if not plan.published else plan.network,
+        "network_mode": None if plan.published else plan.network,
+        "ports": port,
+        "mounts": [Mount(m.target, m.source, "bind", m.read_only) for m in plan.mounts],
+        "shm_size": plan.shm_size,
+        "ipc_mode": plan.ipc,
+        "mem_limit": plan.memory,
+        "memswap_limit": plan.memory,  # a limit that swapping gets around is none
+        "device_requests": [_devices(plan.gpus, DeviceRequest)] if plan.gpus else None,
+        "log_config": LogConfig(type="json-file", config=LOG_LIMITS),
+    }
+
+
+def _devices(gpus: tuple[str, ...], request: Callable[..., Any]) -> Any:
+    if gpus == (ALL_GPUS,):
+        return request(count=-1, capabilities=[["gpu"]])
+    return request(device_ids=list(gpus), capabilities=[["gpu"]])
+
+
+def _pull(client: "DockerClient", reference: str, say: Say) -> None:
+    from docker.errors import DockerException
+    from docker.utils import parse_repository_tag
+    from requests import RequestException
+
+    repository, tag = parse_repository_tag(reference)
+    say(f"pulling image {reference}")
+    try:
+        events = client.api.pull(repository, tag=tag or "latest", stream=True, decode=True)
+        _follow(events, say)
+    except (DockerException, RequestException) as error:
+        raise _trouble(
+            error, f"engine.docker.image {reference!r} is not here and could not be pulled"
+        ) from error
+
+
+def _follow(events: Iterable[Mapping[str, Any]], say: Say) -> None:
+    """Say how far a pull is, now and then."""
+    from docker.errors import DockerException
+
+    done: dict[str, tuple[int, int]] = {}
+    next_s = time.monotonic() + NEWS_S
+    for event in events:
+        if "error" in event:
+            raise DockerException(event["error"])
+        detail = event.get("progressDetail") or {}
+        if event.get("status") == "Downloading" and "total" in detail:
+            done[event["id"]] = (detail["current"], detail["total"])
+        if done and time.monotonic() >= next_s:
+            next_s = time.monotonic() + NEWS_S
+            have, of = (sum(part) / GIB for part in zip(*done.values(), strict=True))
+            say(f"pulling image, {have:.2f} of {of:.2f} GiB seen so far")
+
+
+def _trouble(error: Exception, what: str, *, lasting: bool = True) -> MachineFaultError:
+    said = _short(error)
+    if any(words in said for words in NO_GPU_RUNTIME):
+        return _fault(
+            f"the Docker Engine must be able to hand out GPUs, found: {said}; install the NVIDIA "
+            "Container Toolkit on this machine, or take the GPUs out of the study"
+        )
+    if "port is already allocated" in said or "address already in use" in said:
+        return MachineFaultError(f"{what}: {said}", cause=Cause.PORT)
+    return _fault(f"{what}: {said}", lasting=lasting)
+
+
+def _fault(sentence: str, *, lasting: bool = True) -> MachineFaultError:
+    return MachineFaultError(sentence, lasting=lasting, cause=Cause.CONTAINER)
+
+
+def _short(error: Exception) -> str:
+    explanation = getattr(error, "explanation", None) or str(error)
+    return " ".join(str(explanation).split())[:300]
