@@ -88,7 +88,7 @@ REJECTED = [
     (
         -9,
         LOADED + CRASH + "Exception: Capture cuda graph failed: no kernel for sm_120\n" + SIGQUIT,
-        "could not capture its CUDA graphs: no kernel for sm_120",
+        "could not capture its CUDA graphs.*: no kernel for sm_120",
     ),
     (-9, CRASH + "torch.OutOfMemoryError: CUDA out of memory.\n" + SIGQUIT, "loaded the weights"),
     (-11, "Fatal Python error: Segmentation fault\n", "crashed .signal 11, SIGSEGV"),
