@@ -158,14 +158,6 @@ REFUSALS: tuple[Row, ...] = (
         r"^ +(Value error, .+?|Input should be .+?)(?: \[type=.*)?$",
         reject(Cause.BAD_VALUE, "the engine refused the setting: {}"),
     ),
-    (
-        r"(?:CUDA error: |cudaError\w*: )(an illegal memory access|misaligned address|"
-        r"device-side assert|unspecified launch failure|an illegal instruction).*$",
-        reject(
-            Cause.CRASH,
-            "the engine crashed on the GPU ({}), a fault of its own that this setting brings out",
-        ),
-    ),
 )
 
 WORKERS: tuple[Row, ...] = (
@@ -184,10 +176,6 @@ WORKERS: tuple[Row, ...] = (
         links,
     ),
     (
-        r"((?:exit code: |exit code |Exit code: )-(?:4|6|11))\b",
-        reject(Cause.CRASH, "a worker of the engine crashed ({}); its engine.log says where"),
-    ),
-    (
         r"[Ww]atchdog timeout \(self\.watchdog_timeout=([\d.]+)(?!.*soft=True)",
         reject(Cause.CRASH, "the engine hung: its scheduler made no step in {} s"),
     ),
@@ -200,8 +188,17 @@ RULES = _rules(
 ECHOES = _rules(
     (
         (
-            r".*(?:Connection closed by peer|ncclRemoteError|ranks that didn't finish loading).*",
-            links,
+            r"(?:CUDA error: |cudaError\w*: )(an illegal memory access|misaligned address|"
+            r"device-side assert|unspecified launch failure|an illegal instruction).*$",
+            reject(
+                Cause.CRASH,
+                "the engine crashed on the GPU ({}), a fault of its own that this setting brings out",
+            ),
+        ),
+        (r".*(?:Connection closed by peer|ncclRemoteError|that didn't finish loading).*", links),
+        (
+            r"((?:exit code: |exit code |Exit code: )-(?:4|6|11))\b",
+            reject(Cause.CRASH, "a worker of the engine crashed ({}); its engine.log says where"),
         ),
     )
 )

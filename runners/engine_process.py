@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runners import guardian, janitor, listener, process_table
+from runners.cause import Cause
 from runners.errors import MachineFaultError
 
 START_LIMIT_S = 20.0  # for the guardian, which takes tens of milliseconds
@@ -31,7 +32,9 @@ class EngineProcess:
         first = news.next(START_LIMIT_S)
         if first is None or "error" in first:
             said = "no answer" if first is None else first["error"]
-            raise MachineFaultError(f"the engine's command cannot run: {said}", lasting=True)
+            raise MachineFaultError(
+                f"the engine's command cannot run: {said}", lasting=True, cause=Cause.INSTALLATION
+            )
         self._guardian_pid = int(str(first["guardian"]))
         self.pid = int(str(first["child"]))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runners import process_table
+from runners.cause import Cause
 from runners.errors import MachineFaultError
 
 LISTENING = "0A"  # the kernel's number for the state
@@ -45,7 +46,7 @@ def assert_free(port: int) -> None:
         MachineFaultError: somebody does.
     """
     if (found := holder(port)) is not None:
-        raise MachineFaultError(_taken(port, found))
+        raise MachineFaultError(_taken(port, found), cause=Cause.PORT)
 
 
 def assert_ours(port: int, pids: Collection[int]) -> None:
@@ -55,7 +56,9 @@ def assert_ours(port: int, pids: Collection[int]) -> None:
         MachineFaultError: nobody listens, or somebody else does.
     """
     if not _listening(port):
-        raise MachineFaultError(f"nobody listens on port {port}, although it just answered")
+        raise MachineFaultError(
+            f"nobody listens on port {port}, although it just answered", cause=Cause.PORT
+        )
     assert_not_taken(port, pids)
 
 
@@ -67,7 +70,7 @@ def assert_not_taken(port: int, pids: Collection[int]) -> None:
     """
     for one in _holders(port):
         if one.pid not in pids:
-            raise MachineFaultError(_taken(port, one))
+            raise MachineFaultError(_taken(port, one), cause=Cause.PORT)
 
 
 def _taken(port: int, found: Holder) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import httpx
 
 from runners import diagnosis
+from runners.cause import Cause
 from runners.errors import InvalidMeasurementError, MachineFaultError, RunnerError
 from runners.sglang_api import SGLangApi
 from runners.spec import EngineSpec
@@ -87,7 +88,7 @@ class LiveEngine:
     def check_alive(self) -> None:
         """Raise what the engine died of, if it did, or that the user broke the launch off."""
         if self._cancelled():
-            raise MachineFaultError("the user broke the launch off")
+            raise MachineFaultError("the user broke the launch off", cause=Cause.CANCELLED)
         if (code := self._process.exit_code()) is not None:
             raise self._death(code)
 
@@ -103,7 +104,8 @@ class LiveEngine:
             if info.get(field) != expected:
                 raise MachineFaultError(
                     f"the server on port {self._port} must be the one we started, with {field} "
-                    f"{expected!r}, found {info.get(field)!r}"
+                    f"{expected!r}, found {info.get(field)!r}",
+                    cause=Cause.PORT,
                 )
         return info
 

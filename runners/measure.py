@@ -14,6 +14,7 @@ from objectives.statistics import (
     percentile_interval,
     throughput_interval,
 )
+from runners.cause import Cause
 from runners.errors import CandidateRejectedError, InvalidMeasurementError
 from runners.latencies import chunk_gaps_ms, latencies, samples
 from runners.records import MEASURED, UNFINISHED, WARMUP, ClientReport, RequestRecord
@@ -132,7 +133,8 @@ def _check_answered(
     start = "stopped answering" if any(r.ok for r in load) else "answered nothing"
     raise CandidateRejectedError(
         f"the engine {start}: of {len(load)} requests {len(failed)} failed, {count} of them with "
-        f"{kind}: {detail}"
+        f"{kind}: {detail}",
+        cause=Cause.UNUSABLE_ANSWERS,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import httpx
 
+from runners.cause import Cause
 from runners.errors import InvalidMeasurementError, MachineFaultError
 from runners.windows import EngineWindow
 
@@ -88,6 +89,7 @@ class SGLangApi:
                 "the engine must answer a completion of two tokens with HTTP 200, found "
                 f"{answer.status_code}: {answer.text[:200]}",
                 lasting=True,
+                cause=Cause.UNUSABLE_ANSWERS,
             )
         return bool(answer.json()["choices"])
 

@@ -99,10 +99,11 @@ def _refuse(spec: TrialSpec, candidate: Candidate) -> None:
         raise MachineFaultError(
             f"engine.flags must not set what the tuner sets itself, found {', '.join(reserved)}",
             lasting=True,
+            cause=Cause.BAD_FLAG,
         )
     flags = [name for name in candidate if name.startswith("--")]
     if problems := [*value_problems(candidate), *wrong_names(flags)]:
-        raise CandidateRejectedError("; ".join(problems))
+        raise CandidateRejectedError("; ".join(problems), cause=Cause.BAD_VALUE)
     if (found := workload.sha256(spec.workload_path)) != spec.workload_sha256:
         raise MachineFaultError(
             f"the workload {spec.workload_path} must have SHA-256 {spec.workload_sha256}, found "
