@@ -11,7 +11,9 @@ def context_length(engine: EngineSpec) -> int | None:
     """Return what the flags or the model state, None when only the engine will know."""
     if (fixed := fixed_value(engine.flags, "--context-length")) is not None:
         return int(fixed) if fixed.isdecimal() else None
-    return _emulated(engine.model) if engine.emulated else _stated(Path(engine.model).expanduser())
+    if engine.emulated:
+        return _emulated(engine.model)
+    return None if engine.model_folder is None else _stated(engine.model_folder)
 
 
 def _emulated(name: str) -> int:

@@ -4,27 +4,21 @@ Every call that the engine does not answer as it should comes back as a `Machine
 text says what to do about it: a container engine's trouble says nothing about a setting.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from runners.cause import Cause
 from runners.container_plan import ALL_GPUS, LOOPBACK, ContainerPlan
-from runners.errors import MachineFaultError
+from runners.docker_trouble import fault, short, trouble
+from runners.image_pull import Say, follow
 
 if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
 CALL_LIMIT_S = 60.0
-NEWS_S = 2.0  # between two lines about a pull
 LOG_LIMITS = {"max-size": "16m", "max-file": "2"}  # the engine keeps a copy, for `docker logs`
-GIB = 1024**3
-NO_GPU_RUNTIME = ("could not select device driver", "nvidia-container", "unresolvable CDI devices")
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +62,8 @@ def connected(host: str | None) -> Iterator["DockerClient"]:
         )
         client.ping()
     except DockerException as error:
-        raise _fault(
-            f"a Docker Engine must answer at {where}, found: {_short(error)}; is it running, and "
+        raise fault(
+            f"a Docker Engine must answer at {where}, found: {short(error)}; is it running, and "
             "may this user use its socket?"
         ) from error
     try:
@@ -87,7 +81,7 @@ def image_here(client: "DockerClient", reference: str) -> Image | None:
     except ImageNotFound:
         return None
     except DockerException as error:
-        raise _trouble(error, f"the image {reference!r} could not be looked up") from error
+        raise trouble(error, f"the image {reference!r} could not be looked up") from error
     digests = tuple(sorted(found.attrs.get("RepoDigests") or ()))
     return Image(reference=reference, id=str(found.id), digests=digests)
 
@@ -103,7 +97,7 @@ def ensured_image(client: "DockerClient", reference: str, pull: str, say: Say) -
         _pull(client, reference, say)
         image = image_here(client, reference)
     if image is None:
-        raise _fault(
+        raise fault(
             f"engine.docker.image must be on this machine, because engine.docker.pull = {pull!r}; "
             f"found no image {reference!r}"
         )
@@ -130,9 +124,9 @@ def created(client: "DockerClient", plan: ContainerPlan, environment: Mapping[st
             **plan.options,
         )
     except ImageNotFound as error:
-        raise _fault(f"the image {plan.image!r} was removed meanwhile") from error
+        raise fault(f"the image {plan.image!r} was removed meanwhile") from error
     except (DockerException, TypeError, ValueError) as error:
-        raise _trouble(error, "the container could not be made") from error
+        raise trouble(error, "the container could not be made") from error
 
 
 def started(container: "Container") -> int:
@@ -143,7 +137,7 @@ def started(container: "Container") -> int:
         container.start()
         container.reload()
     except DockerException as error:
-        raise _trouble(error, "the container could not be started") from error
+        raise trouble(error, "the container could not be started") from error
     return int(container.attrs["State"].get("Pid") or 0)
 
 
@@ -154,7 +148,7 @@ def output_of(container: "Container") -> Iterable[bytes]:
     try:
         lines: Iterable[bytes] = container.attach(stdout=True, stderr=True, stream=True)
     except DockerException as error:
-        raise _trouble(error, "the container's output could not be followed") from error
+        raise trouble(error, "the container's output could not be followed") from error
     return lines
 
 
@@ -171,7 +165,7 @@ def end_of(container: "Container") -> End:
         container.wait(timeout=None)
         container.reload()
     except (DockerException, RequestException) as error:
-        raise _trouble(error, "the container was lost from sight", lasting=False) from error
+        raise trouble(error, "the container was lost from sight", lasting=False) from error
     state = container.attrs["State"]
     return End(
         exit_code=int(state.get("ExitCode") or 0), out_of_memory=bool(state.get("OOMKilled"))
@@ -189,7 +183,38 @@ def removed(container: "Container", grace_s: float) -> None:
     except NotFound:
         return  # somebody removed it already
     except (DockerException, RequestException) as error:
-        raise _trouble(error, f"the container {container.name} could not be removed") from error
+        raise trouble(error, f"the container {container.name} could not be removed") from error
+
+
+def run_once(
+    client: "DockerClient", plan: ContainerPlan, environment: Mapping[str, str], limit_s: float
+) -> tuple[int, str]:
+    """Run *plan*'s command past the image's entry point; return exit code and output.
+
+    Raises:
+        MachineFaultError: it cannot be run, or takes longer than *limit_s*.
+    """
+    from docker.errors import DockerException
+    from requests import RequestException
+
+    first, *rest = plan.command
+    options = {**plan.options, "entrypoint": [first]}
+    container = created(client, replace(plan, command=tuple(rest), options=options), environment)
+    try:
+        started(container)
+        code = int(container.wait(timeout=limit_s)["StatusCode"])
+        return code, container.logs().decode(errors="replace")
+    except (DockerException, RequestException) as error:
+        raise trouble(error, f"{first} in {plan.image} did not end well") from error
+    finally:
+        removed(container, 0)
+
+
+def unknown_options(names: Iterable[str]) -> list[str]:
+    """Return those of *names* that docker-py does not take when it makes a container."""
+    from docker.models.containers import RUN_CREATE_KWARGS, RUN_HOST_CONFIG_KWARGS
+
+    return sorted(set(names) - {*RUN_CREATE_KWARGS, *RUN_HOST_CONFIG_KWARGS})
 
 
 def swept(host: str | None, label: str, value: str) -> list[str]:
@@ -212,7 +237,7 @@ def _labelled(client: "DockerClient", label: str, value: str) -> list[Any]:
     try:
         return list(client.containers.list(all=True, filters=wanted, ignore_removed=True))
     except DockerException as error:
-        raise _trouble(error, "the containers could not be listed") from error
+        raise trouble(error, "the containers could not be listed") from error
 
 
 def _resources(plan: ContainerPlan) -> dict[str, Any]:
@@ -248,47 +273,8 @@ def _pull(client: "DockerClient", reference: str, say: Say) -> None:
     say(f"pulling image {reference}")
     try:
         events = client.api.pull(repository, tag=tag or "latest", stream=True, decode=True)
-        _follow(events, say)
+        follow(events, say)
     except (DockerException, RequestException) as error:
-        raise _trouble(
+        raise trouble(
             error, f"engine.docker.image {reference!r} is not here and could not be pulled"
         ) from error
-
-
-def _follow(events: Iterable[Mapping[str, Any]], say: Say) -> None:
-    """Say how far a pull is, now and then."""
-    from docker.errors import DockerException
-
-    done: dict[str, tuple[int, int]] = {}
-    next_s = time.monotonic() + NEWS_S
-    for event in events:
-        if "error" in event:
-            raise DockerException(event["error"])
-        detail = event.get("progressDetail") or {}
-        if event.get("status") == "Downloading" and "total" in detail:
-            done[event["id"]] = (detail["current"], detail["total"])
-        if done and time.monotonic() >= next_s:
-            next_s = time.monotonic() + NEWS_S
-            have, of = (sum(part) / GIB for part in zip(*done.values(), strict=True))
-            say(f"pulling image, {have:.2f} of {of:.2f} GiB seen so far")
-
-
-def _trouble(error: Exception, what: str, *, lasting: bool = True) -> MachineFaultError:
-    said = _short(error)
-    if any(words in said for words in NO_GPU_RUNTIME):
-        return _fault(
-            f"the Docker Engine must be able to hand out GPUs, found: {said}; install the NVIDIA "
-            "Container Toolkit on this machine, or take the GPUs out of the study"
-        )
-    if "port is already allocated" in said or "address already in use" in said:
-        return MachineFaultError(f"{what}: {said}", cause=Cause.PORT)
-    return _fault(f"{what}: {said}", lasting=lasting)
-
-
-def _fault(sentence: str, *, lasting: bool = True) -> MachineFaultError:
-    return MachineFaultError(sentence, lasting=lasting, cause=Cause.CONTAINER)
-
-
-def _short(error: Exception) -> str:
-    explanation = getattr(error, "explanation", None) or str(error)
-    return " ".join(str(explanation).split())[:300]

@@ -24,7 +24,7 @@ VARIABLE_FAMILIES = ("NCCL_", "SGLANG_", "SGL_", "TORCH_", "TRITON_", "PYTORCH_"
 # what of a GPU stays as it is while the machine is left alone
 STEADY_GPU = ("name", "driver", "cuda_driver", "memory_total_mib", "power_limit_w")
 
-_LIST_PACKAGES = """
+LIST_PACKAGES = """
 import importlib.metadata as m
 for d in m.distributions():
     print(f"{d.metadata['Name']}=={d.version}")
@@ -36,11 +36,13 @@ def snapshot(
     *,
     repository: Path | None,
     variables: Mapping[str, str] = os.environ,
+    image: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Look at this machine and return what moves performance, as plain data.
 
     *engine_python* is the command that runs the engine's Python, None when there is no such
-    engine; *repository* is the checkout the tuner runs from, if it does.
+    engine; *image* is what is known of an engine in a container instead; *repository* is the
+    checkout the tuner runs from, if it does.
     """
     return {
         "taken_at": datetime.now(tz=UTC).isoformat(timespec="seconds"),
@@ -49,7 +51,7 @@ def snapshot(
             "commit": None if repository is None else commit(repository),
             **packages([sys.executable]),
         },
-        "engine": None if engine_python is None else packages(engine_python),
+        "engine": image if engine_python is None else packages(engine_python),
         "machine": _machine(),
         "container": container_hints(),
         "gpus": read_gpus(),
@@ -66,7 +68,7 @@ def packages(python: Sequence[str]) -> dict[str, Any]:
     version = _output_of([*interpreter, "-c", "import sys; print(sys.version)"])
     frozen = _output_of([*interpreter, "-m", "pip", "--disable-pip-version-check", "freeze"])
     if frozen is None:  # an interpreter without pip
-        frozen = _output_of([*interpreter, "-c", _LIST_PACKAGES])
+        frozen = _output_of([*interpreter, "-c", LIST_PACKAGES])
     if version is None or frozen is None:
         reason = f"{' '.join(interpreter)!r} did not start or did not list its packages"
         return {"python": version, "packages": None, "reason": reason}
@@ -147,6 +149,7 @@ def performance_facts(taken: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of a snapshot that can move performance, flat."""
     tuner, engine = taken.get("tuner") or {}, taken.get("engine") or {}
     facts = {"tuner": tuner.get("version"), "engine Python": engine.get("python")}
+    facts["engine image"] = (engine.get("image") or {}).get("id")
     facts |= {f"machine {name}": value for name, value in (taken.get("machine") or {}).items()}
     facts |= {f"variable {name}": value for name, value in (taken.get("variables") or {}).items()}
     for package in engine.get("packages") or ():

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from runners.flag_probe import Words
 from runners.flag_words import word_problems
-from runners.installed_flags import Account, Refusal, Words
+from runners.installed_flags import Account, Refusal
 
 BASELINE = "engine.flags"
 # Refusals that this machine may cause at this moment, whatever the setting.

@@ -8,8 +8,6 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 from runners import sglang_argument_probe as probe
 from runners.environment import VARIABLE_FAMILIES, VARIABLES, interpreter_of
 from runners.errors import RunnerError
+from runners.flag_probe import Asked, InItsImage, OnThisMachine, Words, source
 from runners.flag_words import Option, word_problems
 from runners.sglang import base_command, command, shell_line
 from runners.spec import EngineSpec
@@ -25,14 +24,12 @@ from search_spaces import Candidate
 
 PORT = 30000  # a stand-in: nothing listens on it
 TIMEOUT_S = 180.0
-IDENTITY_TIMEOUT_S = 30.0
+IDENTITY_TIMEOUT_S = 60.0  # a container takes its time to start
 SGLANG = ("-m", "sglang.launch_server")
 EMULATED = ("-m", "runners.emulated")
 # Refusals that say something about the setting, whatever the machine does meanwhile.
 LASTING = ("SystemExit", "AssertionError", "ValueError")
 MOST_ANSWERS = 2000  # kept for one SGLang
-
-Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +69,6 @@ class NotInstalled:
     reason: str
 
 
-class ProbeError(RunnerError):
-    """The installed engine gave no answer."""
-
-
 def argument_list(engine: EngineSpec, candidate: Candidate) -> Words:
     """Return the flags that *engine* would be started with for *candidate*."""
     start = len(engine.command) or 3  # PYTHON -m MODULE
@@ -94,15 +87,22 @@ def ask(
     if engine.emulated:
         return _ask_emulated(engine, requests)
     words = base_command(engine)
-    python = interpreter_of(words[:1])
+    python = words[:1] if engine.docker is not None else interpreter_of(words[:1])
     if python is None or tuple(words[1:]) != SGLANG:
         return NotAsked(
             f"only 'PYTHON {' '.join(SGLANG)}' can be asked, engine.command is {shell_line(words)}"
         )
+    asking = _asked(python[0], engine, environment)
     try:
-        return _ask_sglang(python[0], engine, requests, environment, (cache, timeout_s))
-    except ProbeError as error:
+        return _ask_sglang(asking, engine, requests, environment, (cache, timeout_s))
+    except RunnerError as error:
         return NotAsked(str(error))
+
+
+def _asked(python: str, engine: EngineSpec, environment: Mapping[str, str]) -> Asked:
+    if engine.docker is not None:
+        return InItsImage(engine)
+    return OnThisMachine(python, environment)
 
 
 def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
@@ -138,17 +138,17 @@ def _resolve_emulated(words: Sequence[str]) -> None:
 
 
 def _ask_sglang(
-    python: str,
+    asking: Asked,
     engine: EngineSpec,
     requests: Sequence[Words],
     environment: Mapping[str, str],
     keep: tuple[Path, float],
 ) -> Account | NotInstalled:
     cache, timeout_s = keep
-    identity = _run(python, "identity", (), environment, IDENTITY_TIMEOUT_S)
+    identity = asking.ask("identity", (), IDENTITY_TIMEOUT_S)
     if identity["version"] is None:
-        return NotInstalled(f"{python} has no SGLang installed")
-    path = cache / f"{_hash([python, identity, _source()])}.json"
+        return NotInstalled(f"{asking.place} has no SGLang installed")
+    path = cache / f"{_hash([asking.place, identity, source()])}.json"
     kept = _read(path)
     keys = {words: _hash([words, _circumstances(engine, environment)]) for words in requests}
     missing = [words for words in requests if keys[words] not in kept["answers"]]
@@ -156,13 +156,13 @@ def _ask_sglang(
         missing = []  # the table alone has what to say
     fresh: dict[str, Any] = {}
     if missing or not kept["options"]:
-        found = _run(python, "answers", missing, environment, timeout_s)
+        found = asking.ask("answers", missing, timeout_s)
         fresh = dict(zip((keys[w] for w in missing), found["answers"], strict=True))
         kept = {"options": found["options"], "answers": {**kept["answers"], **fresh}}
         _write(path, kept)
     return Account(
         engine=f"SGLang {identity['version']}",
-        place=python,
+        place=asking.place,
         options=tuple(Option.of(data) for data in kept["options"]),
         answers={w: _refusal(kept["answers"][k]) for w, k in keys.items() if k in kept["answers"]},
     )
@@ -180,7 +180,7 @@ def _refusal(data: Mapping[str, str] | None) -> Refusal | None:
 
 def _circumstances(engine: EngineSpec, environment: Mapping[str, str]) -> list[Any]:
     """Return what else than flags decides an answer."""
-    config = Path(engine.model) / "config.json"
+    config = (engine.model_folder or Path(engine.model)) / "config.json"
     moving = {
         name: value
         for name, value in environment.items()
@@ -188,47 +188,6 @@ def _circumstances(engine: EngineSpec, environment: Mapping[str, str]) -> list[A
     }
     age = config.stat().st_mtime_ns if config.is_file() else None
     return [platform.node(), age, sorted(moving.items())]
-
-
-def _run(
-    python: str,
-    what: str,
-    requests: Sequence[Words],
-    environment: Mapping[str, str],
-    timeout_s: float,
-) -> dict[str, Any]:
-    """Run the probe, as `-c` in an empty folder: no file beside it is taken for a module."""
-    with tempfile.TemporaryDirectory(prefix="sgl-tuner-flags-") as folder:
-        asked, answer, log = (Path(folder) / name for name in ("asked", "answer", "log"))
-        asked.write_text(json.dumps(requests), encoding="utf-8")
-        with asked.open("rb") as stdin, log.open("wb") as stderr:
-            _wait(
-                [python, "-c", _source(), what, str(answer)],
-                stdin=stdin,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                timeout=timeout_s,
-                env=dict(environment),
-                cwd=folder,
-            )
-        if answer.is_file():
-            found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-            return found
-        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
-        raise ProbeError(f"{python} gave no answer; its last word: {last or '(none)'}")
-
-
-def _wait(words: Sequence[str], *, timeout: float, **how: Any) -> None:
-    try:
-        subprocess.run(words, timeout=timeout, check=False, **how)
-    except subprocess.TimeoutExpired as error:
-        raise ProbeError(f"{words[0]} did not answer within {timeout:g} s") from error
-    except OSError as error:
-        raise ProbeError(f"{words[0]} cannot be started: {error.strerror}") from error
-
-
-def _source() -> str:
-    return Path(probe.__file__).read_text(encoding="utf-8")
 
 
 def _hash(data: object) -> str:

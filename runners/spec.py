@@ -4,6 +4,7 @@ These are the `[engine]` and `[workload]` tables of a study file, checked field 
 """
 
 import math
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -69,6 +70,13 @@ class EngineSpec(Table):
     def emulated(self) -> bool:
         """True when no figure of this engine is a measurement of real hardware."""
         return self.kind == "emulated"
+
+    @property
+    def model_folder(self) -> Path | None:
+        """Where the model would lie on this machine, None when no mount leads there."""
+        if self.docker is not None:
+            return self.docker.on_this_machine(self.model)
+        return Path(self.model).expanduser()
 
     @property
     def gpus(self) -> int:

@@ -112,10 +112,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def vocabulary_of(model: str) -> int | None:
-    """Return the vocabulary size a local model directory states, None when there is none."""
-    path = Path(model) / "config.json"
-    if not path.is_file():
+def vocabulary_of(model: Path | None) -> int | None:
+    """Return the vocabulary size a model's folder states, None when there is no such folder."""
+    if model is None or not (path := model / "config.json").is_file():
         return None
     config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")

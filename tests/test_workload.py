@@ -151,9 +151,9 @@ def test_a_vocabulary_without_choice_is_refused() -> None:
 def test_the_vocabulary_is_read_from_the_model(tmp_path: Path) -> None:
     """A model directory states its vocabulary, also inside text_config; a name states none."""
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 512}))
-    assert vocabulary_of(str(tmp_path)) == 512
+    assert vocabulary_of(tmp_path) == 512
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 300}}))
-    assert vocabulary_of(str(tmp_path)) == 300
+    assert vocabulary_of(tmp_path) == 300
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    assert vocabulary_of(str(tmp_path)) is None
-    assert vocabulary_of("meta-llama/Llama-3.1-8B") is None
+    assert vocabulary_of(tmp_path) is None
+    assert vocabulary_of(Path("meta-llama/Llama-3.1-8B")) is None

@@ -67,7 +67,7 @@ def _requests(file: StudyFile) -> "list[PlannedRequest]":
     from runners.workload import plan, vocabulary_of
 
     workload = file.workload
-    known = workload.vocabulary or vocabulary_of(file.engine.model)
+    known = workload.vocabulary or vocabulary_of(file.engine.model_folder)
     return plan(workload, known or 32000)
 
 
@@ -118,8 +118,13 @@ def _environment(file: StudyFile) -> dict[str, Any]:
     from runners.environment import interpreter_of, snapshot
     from runners.sglang import own_command
 
+    image = None
+    if file.engine.docker is not None:
+        from runners.container_probe import packages_inside
+
+        image = packages_inside(file.engine)
     python = interpreter_of(own_command(resolved(file.engine)))
-    return snapshot(python, repository=Path(__file__).parent)
+    return snapshot(python, repository=Path(__file__).parent, image=image)
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

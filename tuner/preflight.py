@@ -37,10 +37,12 @@ def findings(file: StudyFile, gpus: ReadGpus | None = None) -> Findings:
     """Look at everything that can be looked at without starting an engine."""
     if found := tuple(problems(file)) or tuple(_context_problems(file)):
         return Findings(problems=found)
+    if (container := _container_findings(file)).problems:
+        return container
     flags, memory = flag_findings(file), _memory_findings(file, gpus)
     return Findings(
         problems=(*flags.problems, *memory.problems),
-        notes=(*flags.notes, *_queue_notes(file), *memory.notes),
+        notes=(*container.notes, *flags.notes, *_queue_notes(file), *memory.notes),
         flags_checked=flags.flags_checked,
     )
 
@@ -59,6 +61,8 @@ def problems(file: StudyFile) -> Iterator[str]:
 
 def resolved(engine: EngineSpec) -> EngineSpec:
     """Return *engine* with absolute paths: a launch runs in another working directory."""
+    if engine.docker is not None:
+        return engine  # its paths are the image's
     command = engine.command
     if command and "/" in command[0]:
         command = (str(Path(command[0]).expanduser().absolute()), *command[1:])
@@ -94,6 +98,20 @@ def flag_findings(file: StudyFile) -> Findings:
             )
 
 
+def _container_findings(file: StudyFile) -> Findings:
+    """Look whether the container could be made here; the image may come later, by a pull."""
+    if file.engine.docker is None or file.cluster.address != "local":
+        return Findings()
+    from runners.container_check import container_notes, container_problems
+    from runners.errors import MachineFaultError
+
+    try:
+        found = tuple(container_problems(file.engine.docker))
+        return Findings(problems=found, notes=tuple(container_notes(file.engine.docker)))
+    except MachineFaultError as error:
+        return Findings(problems=(f"engine.docker: {error}",))
+
+
 def _queue_notes(file: StudyFile) -> Iterator[str]:
     """Name the policies that the shortest queue of the search would turn into another."""
     least = _least_running(file)
@@ -117,7 +135,8 @@ def _least_running(file: StudyFile) -> int | None:
 def _memory_findings(file: StudyFile, gpus: ReadGpus | None) -> Findings:
     from runners.memory_need import cannot_fit, memory_notes, model_size, smallest
 
-    size = None if file.engine.emulated else model_size(Path(file.engine.model).expanduser())
+    folder = None if file.engine.emulated else file.engine.model_folder
+    size = None if folder is None else model_size(folder)
     if size is None or file.engine.gpus == 0 or file.cluster.address != "local":
         return Findings()
     from runners.nvml_gpu import read_gpus
@@ -175,7 +194,7 @@ def _most(file: StudyFile, flag: str) -> int:
 def _command_problems(engine: EngineSpec) -> Iterator[str]:
     if reserved := reserved_flags(engine):
         yield f"engine.flags must not set what the tuner sets itself, found {', '.join(reserved)}"
-    if not engine.command:
+    if not engine.command or engine.docker is not None:
         return
     first = str(Path(engine.command[0]).expanduser())
     if shutil.which(first) is None:
@@ -183,7 +202,14 @@ def _command_problems(engine: EngineSpec) -> Iterator[str]:
 
 
 def _model_problems(engine: EngineSpec) -> Iterator[str]:
-    model = Path(engine.model).expanduser()
+    model = engine.model_folder
+    if model is None:
+        if engine.model.startswith("/"):
+            yield (
+                "engine.model must be a hub name, or lie inside one of engine.docker.mounts, "
+                f"found {engine.model}"
+            )
+        return
     looks_like_path = engine.model.startswith(("/", "./", "../", "~")) or model.exists()
     if looks_like_path and not (model / "config.json").is_file():
         what = "has no config.json" if model.is_dir() else "is not a directory"

@@ -6,13 +6,14 @@ Everything is resumed from the journal: run the same study again and it goes on 
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runners import TrialSpec
+from runners import EngineSpec, TrialSpec
+from runners.docker_table import DockerTable
 from tuner.bad_input import BadInputError
 from tuner.journal import Closed, Journal, Opened, read_journal
 from tuner.loop import Loop, Watcher
@@ -63,6 +64,7 @@ class Job:
     watchers: tuple[Watcher, ...] = ()
     allow_different_env: bool = False
     say: Callable[[str], None] = lambda _: None
+    engine: EngineSpec | None = None  # as it is launched, when that is not as it is written
 
 
 def check(file: StudyFile) -> Findings:
@@ -86,6 +88,7 @@ def tune(job: Job) -> Ending:
     found = check(job.file)
     for note in (f"flags: {found.flags_checked}", *found.notes):
         job.say(note)
+    engine = _with_pinned_image(job)
     names = tuple(sorted(os.environ))  # before ours and Ray's join them: the engine gets these
     set_switches(os.environ, local_ray=job.file.cluster.address == "local")
     with job.folder.locked():
@@ -97,7 +100,20 @@ def tune(job: Job) -> Ending:
             allow_different_env=job.allow_different_env,
         )
         with Journal(job.folder.journal) as journal:
-            return _run(job, journal, opened, names)
+            return _run(replace(job, engine=engine), journal, opened, names)
+
+
+def _with_pinned_image(job: Job) -> EngineSpec:
+    engine = job.file.engine
+    if engine.docker is None:
+        return engine
+    from runners.container_check import pinned
+    from runners.errors import MachineFaultError
+
+    try:
+        return engine.model_copy(update={"docker": pinned(engine.docker, job.say)})
+    except MachineFaultError as error:
+        raise BadInputError(str(error)) from error
 
 
 def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> Ending:
@@ -116,17 +132,25 @@ def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> 
             watchers=job.watchers if exporter is None else (*job.watchers, exporter),
             parallel=file.cluster.parallel,
         )
-        _clear_up(opened.study_id, loop, job.say)
+        _clear_up(opened.study_id, file.engine.docker, loop, job.say)
         stop = _launch_all(job, opened, loop, names)
         return _close(job, journal, loop, stop, exporter)
 
 
-def _clear_up(study_id: str, loop: Loop, say: Callable[[str], None]) -> None:
+def _clear_up(
+    study_id: str, docker: DockerTable | None, loop: Loop, say: Callable[[str], None]
+) -> None:
     """End what a dead tuner left running, and count its launches as lost."""
     from runners.janitor import sweep
 
     if killed := sweep(study_id):
         say(f"ended {len(killed)} processes that an earlier run of this study left behind")
+    if docker is not None:
+        from runners.container_plan import STUDY_LABEL
+        from runners.docker_containers import swept
+
+        if names := swept(docker.host, STUDY_LABEL, study_id):
+            say(f"removed {len(names)} containers that an earlier run of this study left behind")
     loop.give_up_lost()
 
 
@@ -164,7 +188,7 @@ def _spec(job: Job, opened: Opened, launch: Launch, names: tuple[str, ...]) -> T
         study_id=opened.study_id,
         number=launch.number,
         candidate=launch.candidate.values(),
-        engine=resolved(job.file.engine),
+        engine=resolved(job.engine or job.file.engine),
         workload=job.file.workload,
         workload_path=root.workload,
         workload_sha256=opened.workload_sha256,
