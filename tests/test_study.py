@@ -12,7 +12,8 @@ from tuner.journal import Closed, Journal, Opened, read_journal
 from tuner.loop import Loop
 from tuner.optuna_strategy import OptunaStrategy
 from tuner.plan import BASELINE, Plan, StagePlan
-from tuner.study import Ask, Stop, Study, Try, Wait
+from tuner.steps import Ask, Stop, Try, Wait
+from tuner.study import Study
 from tuner.trial import Launch, Trial
 
 SPACE = sglang.space(

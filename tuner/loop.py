@@ -12,7 +12,8 @@ from objectives import Objective
 from runners import Measured, Outcome
 from search_spaces import Candidate
 from tuner.journal import Journal
-from tuner.study import Ask, Stop, Study, Try, Wait
+from tuner.steps import Ask, Stop, Try, Wait
+from tuner.study import Study
 from tuner.trial import Launch, Trial
 
 

@@ -4,6 +4,7 @@ Nothing is kept between two asks: the Optuna study is built anew from ours each 
 that depends on how far we are, so that the same journal leads to the same suggestion.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 from runners import Rejected
 from search_spaces import Candidate, Choice, FloatRange, IntRange, Parameter, SearchSpace, Value
 from search_spaces.parameter import DIGITS
-from tuner.study import Ask, Study
+from tuner.clamps import as_it_ran
+from tuner.steps import Ask
+from tuner.study import Study
 from tuner.trial import Trial
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
+BATCH = 32  # points drawn at once
 RUNS = "runs"  # the constraint that a crash breaks
 MARGIN_CLIP = (-1.0, 3.0)  # relative margins beyond these say no more
-MOST_DRAWS = 64
+MOST_DRAWS = 64  # of a sampler
+MOST_POINTS = 512  # of the even spread: they cost little, and what runs may be a small corner
 DIGITS_SHOWN = 3  # of a knob without a step: more would be noise on a command line
 
 
@@ -38,11 +43,11 @@ class OptunaStrategy:
         self._coarse_least = coarse_least
 
     def ask(self, study: Study, ask: Ask) -> Candidate | None:
-        """Return a setting never launched before, None when there is none left to find."""
-        known = study.known()
+        """Return a setting worth a launch, None when there is none left to find."""
+        gate = study.gate()
         for values in self._draws(study, ask):
             candidate = ask.base.with_values(values)
-            if candidate.fingerprint not in known and not study.plan.space.problems(candidate):
+            if gate.lets(candidate):
                 return candidate
         return None
 
@@ -51,9 +56,9 @@ class OptunaStrategy:
         spread = _spread(space, ask.stage.knobs, self._seed)
         coarse = max(self._coarse_least, ask.stage.launches // 3)
         if ask.asked < coarse:
-            yield from (next(spread) for _ in range(MOST_DRAWS))
+            yield from itertools.islice(spread, MOST_POINTS)
         yield from self._sampled(study, ask)
-        yield from (next(spread) for _ in range(MOST_DRAWS))
+        yield from itertools.islice(spread, MOST_POINTS)
 
     def _sampled(self, study: Study, ask: Ask) -> Iterator[dict[str, Value]]:
         import optuna
@@ -93,14 +98,14 @@ def _told(
         fits = len(mine) == len(distributions) and others(candidate) == others(ask.base)
         return mine if fits and not study.plan.space.problems(candidate) else None
 
+    knobs = {name: study.plan.space[name] for name in ask.stage.knobs}
     worst = min((t.score.value for t in study.trials if t.score is not None), default=0.0)
     limits = sorted({m.limit.metric for t in study.trials if t.score for m in t.score.margins})
     for trial in study.trials:
-        params = here(trial.candidate)
-        if params is None or (margins := _margins(trial, limits)) is None:
+        if here(trial.candidate) is None or (margins := _margins(trial, limits)) is None:
             continue  # elsewhere, or a machine fault, which teaches nothing
         yield create_trial(
-            params=params,
+            params=as_it_ran(trial, knobs),
             distributions=distributions,
             value=worst if trial.score is None else trial.score.value,
             constraints=margins,
@@ -145,8 +150,8 @@ def _spread(space: SearchSpace, names: tuple[str, ...], seed: int) -> Iterator[d
 
     halton = qmc.Halton(d=len(names), scramble=True, seed=seed)
     while True:
-        (point,) = halton.random(1)
-        yield {n: _at(space[n], float(u)) for n, u in zip(names, point, strict=True)}
+        for point in halton.random(BATCH):
+            yield {n: _at(space[n], float(u)) for n, u in zip(names, point, strict=True)}
 
 
 def _at(parameter: Parameter, share: float) -> Value:

@@ -26,7 +26,7 @@ from ray.tune.search import Searcher
 
 from runners import Faulted, Outcome, TrialSpec, outcome_from_json, outcome_to_json
 from tuner.loop import Loop
-from tuner.study import Stop, Wait
+from tuner.steps import Stop, Wait
 from tuner.study_folder import PHASE
 from tuner.trial import Launch
 

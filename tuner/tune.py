@@ -21,7 +21,8 @@ from tuner.mlflow_pages import Pages, pages_of
 from tuner.opening import open_study
 from tuner.preflight import Findings, findings, resolved
 from tuner.rebuild import study_of
-from tuner.study import Stop, Study
+from tuner.steps import Stop
+from tuner.study import Study
 from tuner.study_file import StudyFile
 from tuner.study_folder import StudyFolder
 from tuner.switches import set_switches

@@ -9,7 +9,8 @@ from runners import Faulted, Invalid, Measured, Rejected
 from tuner.journal import History
 from tuner.plan import BASELINE
 from tuner.ranking import tied
-from tuner.study import Decision, Study
+from tuner.stages import Decision
+from tuner.study import Study
 from tuner.trial import Trial
 
 Verdict = Literal["found", "infeasible", "nothing ran", "unfinished"]
