@@ -192,7 +192,7 @@ ECHOES = _rules(
             r"device-side assert|unspecified launch failure|an illegal instruction).*$",
             reject(
                 Cause.CRASH,
-                "the engine crashed on the GPU ({}), a fault of its own that this setting brings out",
+                "the engine crashed on the GPU ({}), a fault of its own under this setting",
             ),
         ),
         (r".*(?:Connection closed by peer|ncclRemoteError|that didn't finish loading).*", links),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runners import Faulted, Invalid, Measured, Outcome, Rejected, TrialSpec, process_table
+from runners.cause import Cause
 from runners.janitor import STUDY_MARK
 from runners.spec import EngineSpec, LoadSpec, WorkloadSpec
 from runners.trial import run_trial
@@ -183,6 +184,7 @@ def test_our_own_flags_are_not_the_users(spec: Make) -> None:
     assert outcome == Faulted(
         reason="engine.flags must not set what the tuner sets itself, found --host=0.0.0.0",
         lasting=True,
+        cause=Cause.BAD_FLAG,
     )
 
 
