@@ -148,7 +148,7 @@ REFUSALS: tuple[Row, ...] = (
         reject(Cause.BAD_VALUE, "SGLang lists the schedule policy {}, but does not have it"),
     ),
     (
-        r"Capture cuda graph failed:? *(.+)$",
+        r"Capture cuda graph failed:? *((?!.*(?:closed by peer|NCCL error)).+)$",
         reject(
             Cause.GRAPH_CAPTURE,
             "the engine could not capture its CUDA graphs, and memory was not the reason: {}",
