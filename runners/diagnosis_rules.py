@@ -195,7 +195,7 @@ ECHOES = _rules(
                 "the engine crashed on the GPU ({}), a fault of its own under this setting",
             ),
         ),
-        (r".*(?:Connection closed by peer|ncclRemoteError|that didn't finish loading).*", links),
+        (r"^.*(?:Connection closed by peer|ncclRemoteError|that didn't finish loading).*", links),
         (
             r"((?:exit code: |exit code |Exit code: )-(?:4|6|11))\b",
             reject(Cause.CRASH, "a worker of the engine crashed ({}); its engine.log says where"),

@@ -29,7 +29,7 @@ CONTAINER: tuple[Row, ...] = (
         stop(Cause.CONTAINER, "the workers have too little shared memory ({}): raise shm_size"),
     ),
     (
-        r"^.*?((?:Fatal Python error: )?Bus error.*|.*exit code -7\b.*)$",
+        r"(Fatal Python error: Bus error|^Bus error\b.*|exit code:? -7\b)",
         retry(
             Cause.CONTAINER,
             "the engine died of a bus error ({}), mostly a full /dev/shm: raise its shm_size",
