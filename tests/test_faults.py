@@ -134,7 +134,7 @@ DEATHS: list[tuple[tuple[str, ...], type[Outcome], str]] = [
         Rejected,
         "died under load: AcceleratorError: CUDA error: an illegal memory access",
     ),
-    (("crash_at_request:number=1",), Rejected, "refused the setting: AcceleratorError"),
+    (("crash_at_request:number=1",), Rejected, "crashed while it started: AcceleratorError"),
     (("oom_at_concurrency:running=3",), Rejected, "ran out of memory under load"),
     (
         ("oom_at_concurrency:running=3", "orphan", "fill_log"),
