@@ -43,6 +43,15 @@ def name(pid: int) -> str:
         return "not ours to see"
 
 
+def command(pid: int) -> list[str]:
+    """Return the words *pid* was started with; none when it has ended or we may not look."""
+    try:
+        line = (PROC / str(pid) / "cmdline").read_bytes()
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return []
+    return [os.fsdecode(word) for word in line.split(b"\0")[:-1]]
+
+
 def marked(variable: str, value: str) -> list[int]:
     """Return our user's living processes that were started with *variable* set to *value*."""
     mark = f"{variable}={value}".encode()

@@ -33,7 +33,7 @@ Exit codes:
   130  interrupted; the same command goes on where it was
 """
 
-INTERRUPTED = 130
+BAD_INPUT, STOPPED, INTERRUPTED = 2, 4, 130
 
 TEMPLATES = Path(__file__).parent / "templates"
 STUDY = click.argument("study", type=click.Path(path_type=Path))
@@ -49,12 +49,12 @@ def main() -> None:
 
 
 def _answer(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn bad input into its sentences on stderr and exit code 2, Ctrl-C into 130."""
+    """Turn bad input (2), a machine that stops us (4) and Ctrl-C (130) into a sentence."""
 
     @wraps(command)
     def run(**options: Any) -> None:
         try:
-            _refuse_bad_input(command, options)
+            _end_in_words(command, options)
         except KeyboardInterrupt:
             click.echo("interrupted; run the same command again", err=True)
             sys.exit(INTERRUPTED)
@@ -62,14 +62,18 @@ def _answer(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _refuse_bad_input(command: Callable[..., None], options: dict[str, Any]) -> None:
+def _end_in_words(command: Callable[..., None], options: dict[str, Any]) -> None:
     from tuner.bad_input import BadInputError
+    from tuner.machine_trouble import MachineTroubleError
 
     try:
         command(**options)
     except BadInputError as error:
         click.echo(str(error), err=True)
-        sys.exit(2)
+        sys.exit(BAD_INPUT)
+    except MachineTroubleError as error:
+        click.echo(f"stopped: {error}", err=True)
+        sys.exit(STOPPED)
 
 
 @main.command()

@@ -3,12 +3,13 @@
 A line that a crash cut in half is not part of the journal; everything before it is.
 """
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 from objectives import Objective
 from runners import Measured, Outcome, outcome_from_json, outcome_to_json
@@ -69,11 +70,11 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: BinaryIO | None = None
+        self._file: io.FileIO | None = None
 
     def __enter__(self) -> Self:
         _cut_half_line(self._path)
-        self._file = self._path.open("ab")
+        self._file = io.FileIO(self._path, "a")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,9 +110,7 @@ class Journal:
         if self._file is None:
             raise RuntimeError("a journal must be entered before anything is appended")
         line = json.dumps({"event": event, "at": at, **data}, allow_nan=False)
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        _write_all(self._file, line.encode() + b"\n")
 
 
 def read_journal(path: Path, objective: Objective) -> History:
@@ -203,6 +202,19 @@ def _cut_half_line(path: Path) -> None:
     end = whole.rfind(b"\n") + 1
     if end < len(whole):
         os.truncate(path, end)
+
+
+def _write_all(file: io.FileIO, line: bytes) -> None:
+    """Write a whole line to the disk, or leave nothing of it there."""
+    before = file.seek(0, os.SEEK_END)
+    try:
+        left = memoryview(line)
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+    except OSError:
+        os.ftruncate(file.fileno(), before)
+        raise
 
 
 def _opened(event: Mapping[str, Any]) -> Opened:

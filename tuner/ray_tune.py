@@ -14,8 +14,8 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +24,10 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
-from runners import Faulted, Outcome, TrialSpec, outcome_from_json, outcome_to_json
+from runners import Faulted, Outcome, TrialSpec, guardian, outcome_from_json, outcome_to_json
+from runners.cause import Cause
+from runners.errors import MachineFaultError
+from tuner import our_ray
 from tuner.loop import Loop
 from tuner.steps import Stop, Wait
 from tuner.study_folder import PHASE
@@ -37,6 +40,7 @@ STOP_FILE = "stop-requested"
 SCRATCH = ".ray"
 ERROR = "error.txt"  # in a launch's folder: where our own code failed
 OUTCOME, TOOK = "outcome", "took_s"
+STOP_SLACK_S = 10.0
 
 
 def run_launches(
@@ -55,12 +59,14 @@ def run_launches(
     which running trials stop their engines; they have *patience_s* for it.
 
     Raises:
-        ClusterError: the cluster does not answer, or could never run a launch.
+        ClusterError: the cluster does not answer, could never run a launch, or has died.
+        OSError: the journal cannot be written.
     """
     folder = folder.resolve()
     stop_file = folder / STOP_FILE
+    searcher = StudySearcher(loop, spec_of, stop_file)
     with (
-        _cluster(address, loop.parallel, gpus),
+        _cluster(address, loop.parallel, gpus, folder),
         _interruptible(
             loop, stop_file, patience_s
         ),  # after Ray has started, which sets handlers of its own
@@ -69,16 +75,18 @@ def run_launches(
         tune.Tuner(
             tune.with_resources(launch_in_worker, tune.PlacementGroupFactory([_bundle(gpus)])),
             tune_config=tune.TuneConfig(
-                search_alg=StudySearcher(loop, spec_of, stop_file),
+                search_alg=searcher,
                 num_samples=-1,
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(name="study", storage_path=str(scratch), verbose=0),
         ).fit()
+    if searcher.trouble is not None:
+        raise searcher.trouble
 
 
 class ClusterError(Exception):
-    """The cluster cannot be reached, or can never run one launch; the message is for people."""
+    """The cluster is not there, can never run one launch, or died; the message is for people."""
 
 
 class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
@@ -92,16 +100,22 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         self._spec_of = spec_of
         self._stop_file = stop_file
         self._specs: dict[str, TrialSpec] = {}
+        self._unfinished: tuple[Path, ...] = ()  # launches whose worker died
+        self.trouble: OSError | None = None  # Ray would put it in words of its own
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its searcher; the journal is our state
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the next launch as a trial's config, None to wait, FINISHED to stop."""
-        match self._loop.next_launch():
+        match self._next():
             case Launch() as launch:
                 spec = self._specs[trial_id] = self._spec_of(launch)
-                return {"spec": spec, "stop_file": str(self._stop_file)}
+                return {
+                    "spec": spec,
+                    "stop_file": str(self._stop_file),
+                    "unfinished": self._unfinished,
+                }
             case Wait():
                 return None
             case Stop():
@@ -117,11 +131,24 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         spec = self._specs.pop(trial_id)
         if error or not result or OUTCOME not in result:
             outcome, took_s = died(spec.folder), 0.0
+            self._unfinished = (*self._unfinished, spec.folder)
         else:
             outcome = outcome_from_json(json.loads(result[OUTCOME]))
             took_s = float(result[TOOK])
-        if not (self._loop.interrupted and isinstance(outcome, Faulted)):
+        if self._loop.interrupted and isinstance(outcome, Faulted):
+            return
+        try:
             self._loop.ended(spec.number, outcome, took_s=took_s)
+        except OSError as trouble:
+            self.trouble = trouble
+
+    def _next(self) -> Launch | Wait | Stop:
+        if self.trouble is None:
+            try:
+                return self._loop.next_launch()
+            except OSError as trouble:
+                self.trouble = trouble
+        return Stop(str(self.trouble), fault=True)
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the journal is our state."""
@@ -134,23 +161,36 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
 
 def launch_in_worker(config: Mapping[str, Any]) -> None:
     """Run in a Ray worker: try one candidate and report what came of it."""
-    from runners.trial import run_trial
-
     began = time.monotonic()
     spec: TrialSpec = config["spec"]
-
-    def show(doing: str) -> None:
-        (spec.folder / PHASE).write_text(doing, encoding="utf-8")
-
-    spec.folder.mkdir(parents=True, exist_ok=True)
     try:
-        outcome = run_trial(spec, show, cancelled=Path(config["stop_file"]).exists)
+        outcome = _try(spec, Path(config["stop_file"]), config.get("unfinished", ()))
     except Exception:  # Ray would throw the words away
         (spec.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
         raise
     took_s = time.monotonic() - began
     (spec.folder / PHASE).unlink(missing_ok=True)
     tune.report({OUTCOME: json.dumps(outcome_to_json(outcome)), TOOK: took_s})
+
+
+def _try(spec: TrialSpec, stop_file: Path, unfinished: Sequence[Path]) -> Outcome:
+    from runners import janitor
+    from runners.trial import run_trial
+
+    def show(doing: str) -> None:
+        (spec.folder / PHASE).write_text(doing, encoding="utf-8")
+
+    patience_s = spec.engine.stop_grace_s + guardian.KILL_LIMIT_S + STOP_SLACK_S
+    try:
+        spec.folder.mkdir(parents=True, exist_ok=True)
+        for folder in unfinished:
+            janitor.await_end(spec.study_id, folder, patience_s=patience_s)
+    except MachineFaultError as error:
+        return Faulted(reason=str(error), lasting=error.lasting, cause=error.cause)
+    except OSError as error:
+        reason = f"the launch's folder cannot be made: {error}"
+        return Faulted(reason=reason, lasting=True, cause=Cause.DISK)
+    return run_trial(spec, show, cancelled=stop_file.exists)
 
 
 def died(folder: Path) -> Outcome:
@@ -167,21 +207,28 @@ def _bundle(gpus: int) -> dict[str, float]:
 
 
 @contextmanager
-def _cluster(address: str, parallel: int, gpus: int) -> Iterator[None]:
-    mine = {"num_cpus": parallel + 1, "include_dashboard": False} if address == LOCAL else {}
+def _cluster(address: str, parallel: int, gpus: int, folder: Path) -> Iterator[None]:
+    mine = address == LOCAL
+    options = {"num_cpus": parallel + 1, "include_dashboard": False} if mine else {}
     for name in ("ray", "ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.ERROR)
     _check_answers(address)
-    try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, **mine)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        why = " ".join(str(error).split())
-        raise ClusterError(f"the Ray cluster {address!r} must be there, found: {why}") from error
-    try:
-        _check_gpus(gpus)
-        yield
-    finally:
-        ray.shutdown()
+    with our_ray.marked(folder) if mine else nullcontext():
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            why = " ".join(str(error).split())
+            raise ClusterError(
+                f"the Ray cluster {address!r} must be there, found: {why}"
+            ) from error
+        try:
+            _check_gpus(gpus)
+            with our_ray.death_noticed() if mine else nullcontext():
+                yield
+        except our_ray.RayDiedError as error:
+            raise ClusterError(str(error)) from error
+        finally:
+            ray.shutdown()
 
 
 def _check_answers(address: str) -> None:

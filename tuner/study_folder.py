@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from tuner.bad_input import BadInputError
 from tuner.trial import Launch
 
+LEAST_FREE_MIB = 16
 PHASE = "phase"  # the file in which a running launch says what it is doing
 
 
@@ -53,6 +55,21 @@ class StudyFolder:
     def copy_of(self, study_file: Path) -> Path:
         """Return where the study file is kept beside what came of it."""
         return self.root / f"study{study_file.suffix or '.toml'}"
+
+    def problems(self) -> Iterator[str]:
+        """Say in one sentence each why nothing could be written here."""
+        there = next(
+            folder for folder in (self.root, *self.root.absolute().parents) if folder.exists()
+        )
+        if not os.access(there, os.W_OK):
+            yield f"the study's folder must be writable, found {there}, which is not"
+            return
+        free_mib = shutil.disk_usage(there).free // 2**20
+        if free_mib < LEAST_FREE_MIB:
+            yield (
+                f"the disk of the study's folder must have {LEAST_FREE_MIB} MiB left, found "
+                f"{free_mib} MiB at {there}"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runners import EngineSpec, TrialSpec
-from runners.docker_table import DockerTable
 from tuner.bad_input import BadInputError
 from tuner.journal import Closed, Journal, Opened, read_journal
 from tuner.loop import Loop, Watcher
+from tuner.machine_trouble import disk_trouble
 from tuner.mlflow_pages import Pages, pages_of
 from tuner.opening import open_study
 from tuner.preflight import Findings, findings, resolved
@@ -75,8 +75,8 @@ def check(file: StudyFile) -> Findings:
         BadInputError: one sentence for each thing that is wrong.
     """
     found = findings(file)
-    if found.problems:
-        raise BadInputError("\n".join(found.problems))
+    if problems := (*found.problems, *StudyFolder(file.folder()).problems()):
+        raise BadInputError("\n".join(problems))
     return found
 
 
@@ -85,6 +85,7 @@ def tune(job: Job) -> Ending:
 
     Raises:
         BadInputError: the study cannot begin or go on as asked.
+        MachineTroubleError: the disk takes no more.
     """
     found = check(job.file)
     for note in (f"flags: {found.flags_checked}", *found.notes):
@@ -92,7 +93,7 @@ def tune(job: Job) -> Ending:
     engine = _with_pinned_image(job)
     names = tuple(sorted(os.environ))  # before ours and Ray's join them: the engine gets these
     set_switches(os.environ, local_ray=job.file.cluster.address == "local")
-    with job.folder.locked():
+    with job.folder.locked(), disk_trouble(job.folder.root):
         opened = open_study(
             job.file,
             job.file_path,
@@ -133,18 +134,23 @@ def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> 
             watchers=job.watchers if exporter is None else (*job.watchers, exporter),
             parallel=file.cluster.parallel,
         )
-        _clear_up(opened.study_id, file.engine.docker, loop, job.say)
+        _clear_up(job, opened.study_id, loop)
         stop = _launch_all(job, opened, loop, names)
         return _close(job, journal, loop, stop, exporter)
 
 
-def _clear_up(
-    study_id: str, docker: DockerTable | None, loop: Loop, say: Callable[[str], None]
-) -> None:
+def _clear_up(job: Job, study_id: str, loop: Loop) -> None:
     """End what a dead tuner left running, and count its launches as lost."""
-    from runners.janitor import sweep
+    from runners import guardian, janitor
+    from tuner import our_ray
 
-    if killed := sweep(study_id):
+    say, engine = job.say, job.file.engine
+    docker, patience_s = engine.docker, engine.stop_grace_s + guardian.KILL_LIMIT_S
+    killed = [
+        *our_ray.sweep(job.folder.root.resolve()),
+        *janitor.sweep(study_id, patience_s=patience_s),
+    ]
+    if killed:
         say(f"ended {len(killed)} processes that an earlier run of this study left behind")
     if docker is not None:
         from runners.container_plan import STUDY_LABEL
@@ -172,6 +178,7 @@ def _launch_all(job: Job, opened: Opened, loop: Loop, names: tuple[str, ...]) ->
             patience_s=engine.stop_grace_s + 15,
         )
     except ClusterError as error:
+        loop.give_up_lost()
         return Stop(str(error), fault=True)
     return _stopped(loop)
 
