@@ -79,7 +79,7 @@ MEMORY: tuple[Row, ...] = (
         r"To serve at least one request with the models?'?s max seq len.*?KV cache memory)",
         reject(
             Cause.KV_MEMORY,
-            "the KV cache holds less than one full request, if not a smaller context ({})",
+            "the KV cache is too small for one request of the longest context ({})",
             mem_fraction_static="raise",
         ),
     ),
@@ -108,10 +108,10 @@ MEMORY: tuple[Row, ...] = (
         lambda match, _: host_memory_full(f"the engine stopped ({short(match[0])})"),
     ),
     (
-        r"(out of memory occurred when warming up sampler with \d+ dummy requests)",
+        r"out of memory occurred when (warming up sampler with \d+ dummy requests)",
         reject(
             Cause.LOAD_MEMORY,
-            "the engine ran {}",
+            "the engine ran out of memory {}",
             mem_fraction_static="lower",
             max_running_requests="lower",
         ),
@@ -177,7 +177,10 @@ WORKERS: tuple[Row, ...] = (
     ),
     (
         r"[Ww]atchdog timeout \(self\.watchdog_timeout=([\d.]+)(?!.*soft=True)",
-        reject(Cause.CRASH, "the engine hung: its scheduler made no step in {} s"),
+        reject(
+            Cause.CRASH,
+            "the engine hung: its scheduler made no step in {} s; its engine.log says where",
+        ),
     ),
 )
 # The first that matches wins: what was set and what is installed, memory, and only then workers

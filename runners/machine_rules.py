@@ -1,7 +1,7 @@
 """What a dying engine's log says of its installation, its container, its model and its GPU."""
 
 from runners.cause import Cause
-from runners.verdicts import Row, links, reject, retry, stop
+from runners.verdicts import Row, reject, retry, stop
 
 CONTAINER: tuple[Row, ...] = (
     (
@@ -12,7 +12,7 @@ CONTAINER: tuple[Row, ...] = (
         ),
     ),
     (
-        r"nvidia-container-cli: (requirement error: .*?)(?: unknown\.?)?$",
+        r"nvidia-container-cli: (requirement error: .*?)(?:: unknown\.?)?$",
         stop(Cause.DRIVER, "the GPU driver is too old for the image: {}"),
     ),
     (
@@ -130,10 +130,18 @@ DEVICE: tuple[Row, ...] = (
             "with the engine's",
         ),
     ),
-    (r"^.*(No space left on device).*$", stop(Cause.DISK, "the engine could not write: {}")),
+    (
+        r"^.*(No space left on device).*$",
+        stop(
+            Cause.DISK, "the engine could not write ({}): make room where HF_HOME and TMPDIR lie"
+        ),
+    ),
     (
         r"(uncorrectable ECC error|fallen off the bus|device is unavailable|"
-        r"uncorrectable NVLink error).*$",
-        links,
+        r"uncorrectable NVLink error)",
+        retry(
+            Cause.LINKS,
+            "a GPU failed ({}): if it comes again, look for Xid in the kernel's log and reset it",
+        ),
     ),
 )

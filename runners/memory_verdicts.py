@@ -44,12 +44,12 @@ GRAPHS_FAILED = re.compile(r"Capture cuda graph failed|Fail when using backend: 
 
 
 def advice(directions: Directions) -> str:
-    """Say in words which way to move: "raise A or lower B, C or D"."""
+    """Say in words which way to move: "raise A, or lower B, C or D"."""
     ways = []
     for way in ("raise", "lower"):
         if names := [name for name, direction in directions.items() if direction == way]:
             ways.append(f"{way} " + " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))))
-    return " or ".join(ways)
+    return ", or ".join(ways)
 
 
 def out_of_memory(match: re.Match[str], ending: Ending) -> RunnerError:
@@ -90,8 +90,8 @@ def asked_for_more_than_free(match: re.Match[str], _: Ending) -> RunnerError:
             cause=Cause.GPU_HELD,
         )
     return CandidateRejectedError(
-        f"the engine must leave memory free, and asked for more than the {free_gib:g} of "
-        f"{total_gib:g} GiB that are: lower mem_fraction_static",
+        f"the engine asked for more memory than the {free_gib:g} of {total_gib:g} GiB that are "
+        "free: lower mem_fraction_static",
         cause=Cause.KV_MEMORY,
         directions={"mem_fraction_static": "lower"},
     )

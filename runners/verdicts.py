@@ -41,13 +41,12 @@ def _blame(cause: Cause, names: Sequence[str], said: str, ending: Ending) -> Run
     return CandidateRejectedError(said, cause=cause)
 
 
-def worker_killed(match: re.Match[str], ending: Ending) -> RunnerError:
+def worker_killed(_: re.Match[str], ending: Ending) -> RunnerError:
     """Return the verdict for a worker's SIGKILL: the kernel's, or somebody's."""
     if ending.oom_kills > 0:
         return host_memory_full("the kernel killed a worker of the engine")
     return MachineFaultError(
-        f"a worker of the engine was killed from outside ({short(match[0])}); its log gives no "
-        "reason",
+        "a worker of the engine was killed from outside (SIGKILL); its log gives no reason",
         cause=Cause.KILLED,
     )
 

@@ -192,6 +192,16 @@ def test_an_engine_that_hangs_as_it_dies_is_diagnosed_by_its_log() -> None:
         raise never_ready("ERROR: [Errno 98] ... address already in use\nshutting down\n", 900)
 
 
+def test_an_engine_that_announces_its_end_is_diagnosed_before_it_ends() -> None:
+    """There is no exit code yet; the exception it died of is the reason, else its last line."""
+    with pytest.raises(CandidateRejectedError, match=r"crashed while it started: KeyError: 'x'"):
+        raise never_ready(CRASH + "KeyError: 'x'\n" + SIGQUIT, 900)
+    with pytest.raises(
+        MachineFaultError, match="announces its end and gives no reason; .*sigquit"
+    ):
+        raise diagnose(Ending(exit_code=None, log=SIGQUIT))
+
+
 HOPELESS = [
     CRASH,
     SIGQUIT,
