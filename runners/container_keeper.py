@@ -19,10 +19,9 @@ from typing import Any
 
 from runners import docker_containers as docker
 from runners.container_plan import ContainerPlan
+from runners.container_verdicts import NO_MEMORY, RETRY, SAYS, STOP
 from runners.errors import MachineFaultError
 
-SAYS = "container keeper: "  # before each line of ours among the engine's
-STOP, RETRY, NO_MEMORY = "stop: ", "retry: ", "out of memory: "
 TROUBLE = 125  # exit code, as of docker's own command line
 POLL_S = 0.1
 OUTPUT_LIMIT_S = 5.0  # for the last words of a container that ended
@@ -73,7 +72,7 @@ class Keeper:
             end = ended.result()
         output.join(OUTPUT_LIMIT_S)
         if end.out_of_memory:
-            say(f"{NO_MEMORY}the limit is {self._plan.memory or 'that of the machine'}")
+            say(f"{NO_MEMORY}{self._plan.memory or 'that of the machine'}")
         return end.exit_code
 
     def _write(self, container: Any, image: docker.Image, pid: int) -> None:

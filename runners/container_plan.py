@@ -56,7 +56,9 @@ class ContainerPlan:
 
     def shell_words(self) -> list[str]:
         """Return the words of a `docker run` that starts the same engine in the foreground."""
-        return ["docker", "run", "--rm", "--init", *self._switches(), self.image, *self.command]
+        at = () if self.host is None else ("--host", self.host)
+        run = ("docker", *at, "run", "--rm", "--init")
+        return [*run, *self._switches(), self.image, *self.command]
 
     def _switches(self) -> Iterator[str]:
         if self.gpus:

@@ -8,6 +8,7 @@ The kernel, for want of memory, blames the candidate; anybody else does not.
 from collections.abc import Sequence
 
 from runners.cause import Cause
+from runners.container_verdicts import container_verdict
 from runners.diagnosis_rules import echo, known
 from runners.ending import KILLED, STOPPED, Ending, fatal, how, last_exception, last_line, short
 from runners.errors import CandidateRejectedError, MachineFaultError, RunnerError

@@ -111,6 +111,14 @@ class OomAtConcurrency(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EatMemory(Fault):
+    """It takes *mib* MiB of the machine's memory in the step after its *number*-th request."""
+
+    mib: int
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInStream(Fault):
     """Every n-th stream is HTTP 200, an error object, [DONE]."""
 
@@ -154,6 +162,7 @@ KINDS: dict[str, type[Fault]] = {
     "leave_shared_memory": LeaveSharedMemory,
     "crash_at_request": CrashAtRequest,
     "oom_at_concurrency": OomAtConcurrency,
+    "eat_memory": EatMemory,
     "error_in_stream": ErrorInStream,
     "stall_stream": StallStream,
     "short_output": ShortOutput,

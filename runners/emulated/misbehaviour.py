@@ -25,6 +25,7 @@ from runners.emulated.faults import (
     Clamp,
     CrashAtRequest,
     DieAtStart,
+    EatMemory,
     ErrorInStream,
     Fault,
     FillLog,
@@ -72,6 +73,8 @@ class Misbehaviour:
         self._crash = find(faults, CrashAtRequest)
         self._oom = find(faults, OomAtConcurrency)
         self._leak = find(faults, SlowLeak)
+        self._hunger = find(faults, EatMemory)
+        self._eaten = b""
 
     async def start(self) -> None:
         """Misbehave before anything is loaded.
@@ -155,6 +158,8 @@ class Misbehaviour:
             raise EngineDeathError(CRASH)
         if self._oom is not None and len(result.decoded) >= self._oom.running:
             raise EngineDeathError(OOM)
+        if self._hunger is not None and self._requests >= self._hunger.number:
+            self._eaten = self._eaten or b"x" * (self._hunger.mib * MIB)
         if self._leak is None:
             return result
         factor = self._leak.factor ** (self._steps / STEPS_PER_FACTOR)
