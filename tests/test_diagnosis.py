@@ -197,7 +197,7 @@ def test_an_engine_that_announces_its_end_is_diagnosed_before_it_ends() -> None:
     with pytest.raises(CandidateRejectedError, match=r"crashed while it started: KeyError: 'x'"):
         raise never_ready(CRASH + "KeyError: 'x'\n" + SIGQUIT, 900)
     with pytest.raises(
-        MachineFaultError, match="announces its end and gives no reason; .*sigquit"
+        MachineFaultError, match=r"announces its end and gives no reason; .*sigquit"
     ):
         raise diagnose(Ending(exit_code=None, log=SIGQUIT))
 
