@@ -22,7 +22,9 @@ REFUSALS = ("AssertionError", "ValueError", "NotImplementedError", "ValidationEr
 
 def diagnose(ending: Ending) -> RunnerError:
     """Return the error that says why the engine ended and what to do about it."""
-    verdict = None if ending.killed else _by_its_log(ending)
+    verdict = container_verdict(ending.log)
+    if verdict is None and not ending.killed:
+        verdict = _by_its_log(ending)
     return verdict or _without_a_word(ending)
 
 
