@@ -35,10 +35,15 @@ LOAD: Directions = {
 }
 WARM_UP = Phase(Cause.LOAD_MEMORY, "while it warmed up", LOAD)
 UNDER_LOAD = Phase(Cause.LOAD_MEMORY, "under load", LOAD)
-MARKS = (  # what the log says as a phase begins
+MARKS = (  # what the log, or a traceback's own lines, say of the phase
+    (re.compile(r", in load_(?:model|weights)\b"), WEIGHTS),
     (re.compile(r"Load weight end|Model loading took"), POOL),
-    (re.compile(r"Capture cuda graph begin|Capturing CUDA graph"), GRAPHS),
-    (re.compile(r"Capture cuda graph end|Graph capturing finished"), WARM_UP),
+    (
+        re.compile(r", in (?:init|alloc|_build|initialize|_create)_\w*(?:pool|buffers|kv_cache)"),
+        POOL,
+    ),
+    (re.compile(r"Capture cuda graph begin|Capturing CUDA graph|, in capture"), GRAPHS),
+    (re.compile(r"Capture cuda graph end|Graph capturing finished|, in event_loop_"), WARM_UP),
 )
 GRAPHS_FAILED = re.compile(r"Capture cuda graph failed|Fail when using backend: .* for prefill")
 
