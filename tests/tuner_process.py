@@ -1,5 +1,6 @@
 """Runs `tuner` as users do, in a process of its own, and looks for what it leaves behind."""
 
+import fcntl
 import json
 import os
 import signal
@@ -10,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from runners import listener, process_table
+from tuner.our_ray import MARK as RAY_MARK
 
 TUNER = [sys.executable, "-c", "from tuner.cli import main; main()"]
 MARK = "TUNER_STUDY="
@@ -39,6 +43,39 @@ max_running_requests = {{ low = 2, high = 32, log = true }}
 token_budget = {{ low = 256, high = 4096, step = 256 }}
 """
 
+FAULTY_STUDY = """
+[study]
+name = "small"
+[engine]
+kind = "emulated"
+model = "Llama-3.1-8B"
+hardware = "A100-80G"
+speed = {speed}
+port = {port}
+startup_timeout_s = {startup_timeout_s}
+stop_grace_s = {stop_grace_s}
+flags = {flags}
+[workload]
+kind = "fixed"
+input_tokens = 32
+output_tokens = {output_tokens}
+vocabulary = 2000
+[workload.load]
+concurrency = 4
+rounds = {rounds}
+first_token_timeout_s = 5
+stall_timeout_s = 0.5
+total_timeout_s = 20
+[objective.limits]
+ttft_p95_ms = 60000
+[search]
+launches = {launches}
+[search.knobs]
+max_running_requests = {{ low = 2, high = 64 }}
+[tracking]
+enabled = {tracking}
+"""
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -57,6 +94,35 @@ def write_study(
 ) -> Path:
     path = folder / "study.toml"
     path.write_text(STUDY.format(ttft=ttft, output_tokens=output_tokens, rounds=rounds))
+    return path
+
+
+def write_faulty_study(
+    folder: Path,
+    *faults: str,
+    port: int,
+    launches: int = 2,
+    speed: float = 5.0,
+    output_tokens: int = 24,
+    rounds: int = 8,
+    startup_timeout_s: float = 30.0,
+    stop_grace_s: float = 1.0,
+    tracking: bool = False,
+) -> Path:
+    """Write a study whose engine goes wrong in every launch, on a fixed port."""
+    path = folder / "study.toml"
+    text = FAULTY_STUDY.format(
+        flags=json.dumps([word for one in faults for word in ("--emulated-fault", one)]),
+        port=port,
+        launches=launches,
+        speed=speed,
+        output_tokens=output_tokens,
+        rounds=rounds,
+        startup_timeout_s=startup_timeout_s,
+        stop_grace_s=stop_grace_s,
+        tracking=str(tracking).lower(),
+    )
+    path.write_text(text)
     return path
 
 
@@ -122,6 +188,30 @@ def engines_of(folder: Path) -> list[int]:
             if mark in variables:
                 found.append(int(entry.name))
     return found
+
+
+def ray_of(folder: Path) -> list[int]:
+    """Return the processes of the Ray that ran the study in *folder*."""
+    return process_table.marked(RAY_MARK, str((folder / "studies" / "small").resolve()))
+
+
+def shared_memory() -> set[str]:
+    """Return what emulated engines have, or left, in shared memory."""
+    return {file.name for file in Path("/dev/shm").glob("sglang_loads_emulated_*")}  # noqa: S108
+
+
+def assert_nothing_left(folder: Path, *, port: int, shared_before: set[str]) -> None:
+    """Look for processes, a listener, shared memory, a held lock, files of a running study."""
+    root = folder / "studies" / "small"
+    assert engines_of(folder) == []
+    assert ray_of(folder) == []
+    assert listener.holder(port) is None
+    assert shared_memory() <= shared_before
+    assert not (root / "stop-requested").exists()
+    assert not (root / ".ray").exists()
+    assert list(root.glob("launches/*/phase")) == []
+    with (root / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def kill_everything(process: subprocess.Popen[bytes]) -> None:

@@ -210,8 +210,9 @@ def _bundle(gpus: int) -> dict[str, float]:
 def _cluster(address: str, parallel: int, gpus: int, folder: Path) -> Iterator[None]:
     mine = address == LOCAL
     options = {"num_cpus": parallel + 1, "include_dashboard": False} if mine else {}
-    for name in ("ray", "ray.tune", "ray.train"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    for name in ("ray.tune", "ray.train"):  # the tracebacks of what the journal says in a sentence
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _check_answers(address)
     with our_ray.marked(folder) if mine else nullcontext():
         try:
