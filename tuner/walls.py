@@ -1,9 +1,10 @@
 """Walls: where settings stop running, learnt from the rejections that say which way to turn.
 
 Turned so that more means harsher, the knobs of a wall span a space in which memory adds up: KV
-pool, activations of a chunk, and what each request takes. The wall in it is close to a plane. So
-what is at least as harsh as a mix of hits fails too, what is no harsher than a mix of settings
-that ran runs too, and only what lies between is open. (A mix is a weighted mean.)
+pool, activations of a chunk, and what each request takes. So what is at least as harsh as a mix of
+hits (a weighted mean) fails too, and what is nowhere harsher than a setting that ran runs too;
+what lies between is open. A mix of settings that ran is not known to run: a chunk of 16384 may
+have run only because few requests were there to fill it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,12 +52,24 @@ class Wall:
     facing: Point  # how far another wall reaches from the mild end, 0 where there is none
 
     def forbids(self, point: Point) -> bool:
-        """Say whether a launch at *point* would be wasted, or would risk a third hit."""
+        """Say whether a launch at *point* would be wasted, or would risk too many hits.
+
+        After the first hit the search ventures no more than half way from what ran to what did
+        not: most of what runs is known by the time of the second, after which it ventures nothing.
+        """
         if reached(point, self.hits):
             return True
-        if len(self.hits) < MOST_HITS:
+        if not self.ran:
+            return not self._far(point)
+        if any(_nowhere_above(point, ran) for ran in self.ran):
             return False
-        return not (within(point, self.ran) if self.ran else self._far(point))
+        return len(self.hits) >= MOST_HITS or not self._near(point)
+
+    def _near(self, point: Point) -> bool:
+        """Say whether *point* is at most half way from a setting that ran to a hit."""
+        return any(
+            _nowhere_above(point, _half_way(ran, hit)) for ran in self.ran for hit in self.hits
+        )
 
     def _far(self, point: Point) -> bool:
         """Say whether *point* keeps to the far half of what the hits left of each knob's range.
@@ -201,11 +214,6 @@ def reached(point: Point, corners: Sequence[Point]) -> bool:
     return _mixed(point, corners)
 
 
-def within(point: Point, corners: Sequence[Point]) -> bool:
-    """Say whether some mix of *corners* lies nowhere below *point*."""
-    return reached(_turned(point), [_turned(corner) for corner in corners])
-
-
 def _mixed(point: Point, corners: Sequence[Point]) -> bool:
     """Ask a small linear programme for the weights of the mix."""
     from scipy.optimize import linprog
@@ -232,5 +240,6 @@ def _nowhere_above(one: Point, other: Point) -> bool:
     return all(a <= b + ROUNDING for a, b in zip(one, other, strict=True))
 
 
-def _turned(point: Point) -> Point:
-    return tuple(-place for place in point)
+def _half_way(ran: Point, hit: Point) -> Point:
+    """Return the harshest point that is no nearer to *hit* than to *ran*, knob by knob."""
+    return tuple(max(a, (a + b) / 2) for a, b in zip(ran, hit, strict=True))
