@@ -157,7 +157,7 @@ def _clear_up(job: Job, study_id: str, loop: Loop) -> None:
         from runners.docker_containers import swept
 
         if names := swept(docker.host, STUDY_LABEL, study_id):
-            say(f"removed {len(names)} containers that an earlier run of this study left behind")
+            say(f"removed containers that an earlier run left behind: {', '.join(names)}")
     loop.give_up_lost()
 
 
