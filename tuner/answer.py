@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runners import Measured
+from tuner.clamps import clamps
 from tuner.progress import result
 from tuner.report.as_json import without_infinity
 from tuner.trial import Trial
@@ -72,6 +73,7 @@ def _trial(ending: Ending, trial: Trial) -> dict[str, Any]:
         "launch": trial.number,
         "stage": trial.stage,
         "setting": trial.candidate.values(),
+        "clamped": [str(clamp) for clamp in clamps(trial)],
         "metrics": without_infinity(metrics),
         "limits": [str(margin) for margin in trial.score.margins] if trial.score else [],
         "command": launch_command(ending, trial),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from runners import Faulted, Invalid, Measured, Rejected
+from tuner.clamps import clamps
 from tuner.loop import Watcher
 from tuner.study import Study
 from tuner.trial import Launch, Trial
@@ -150,7 +151,8 @@ def result(trial: Trial) -> str:
                 text += f", TTFT p95 {m.ttft_p95_ms:,.0f} ms"
             if m.tpot_p95_ms is not None:
                 text += f", TPOT p95 {m.tpot_p95_ms:.1f} ms"
-            return f"{text}; {broken}" if broken else f"{text}; keeps every limit"
+            changed = "".join(f"; {clamp}" for clamp in clamps(trial))
+            return f"{text}; {broken or 'keeps every limit'}{changed}"
         case Measured():
             return "measured"
         case Rejected(reason=reason):

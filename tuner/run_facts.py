@@ -9,6 +9,7 @@ from typing import Literal
 from objectives import Measurement
 from runners import Measured
 from runners.environment import fingerprint
+from tuner.clamps import clamps
 from tuner.report.study_record import StudyRecord
 from tuner.report.summary import Summary, is_finished, reason_of, state_of
 from tuner.trial import Launch, Trial
@@ -127,6 +128,8 @@ def _tags(trial: Trial) -> dict[str, str]:
         tags["reason"] = "; ".join(str(margin) for margin in trial.score.broken)
     if isinstance(trial.outcome, Measured) and trial.outcome.engine_version is not None:
         tags["engine_version"] = trial.outcome.engine_version
+    if clamped := clamps(trial):
+        tags["clamped"] = "; ".join(map(str, clamped))
     return tags
 
 
