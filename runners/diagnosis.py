@@ -28,15 +28,28 @@ def diagnose(ending: Ending) -> RunnerError:
     return verdict or _without_a_word(ending)
 
 
-def never_ready(log: str, limit_s: float, fixed_flags: Sequence[str] = ()) -> RunnerError:
+def never_ready(
+    log: str,
+    limit_s: float,
+    fixed_flags: Sequence[str] = (),
+    *,
+    field: str = "startup_timeout_s",
+    doing: str = "starting",
+) -> RunnerError:
     """Return the error for an engine that runs, or hangs as it dies, and does not answer."""
     ending = Ending(exit_code=None, log=log, fixed_flags=fixed_flags)
     verdict = _by_its_log(ending) if fatal(log) else known(ending)
     return verdict or CandidateRejectedError(
-        f"the engine was not ready within {limit_s:g} s; its last line: {last_line(log)}; raise "
-        "engine.startup_timeout_s if it was still loading",
+        f"the engine was not ready{_over(field, limit_s)}; its last line: {last_line(log)}; it "
+        f"was {doing}; raise engine.{field} if it was still at work",
         cause=Cause.NOT_READY,
     )
+
+
+def _over(field: str, limit_s: float) -> str:
+    if field == "startup_stall_s":
+        return f", and nothing moved for {limit_s:g} s, not its log and no reading of files"
+    return f" within {limit_s:g} s"
 
 
 def _by_its_log(ending: Ending) -> RunnerError | None:

@@ -35,7 +35,8 @@ class EngineSpec(Table):
     flags: tuple[str, ...] = ()  # fixed for every trial
     env: dict[str, str] = Field(default_factory=dict)
     port: Annotated[int, Field(ge=1, le=65535)] | None = None  # default: any free one
-    startup_timeout_s: PositiveFloat = 900.0
+    startup_timeout_s: PositiveFloat = 1800.0  # whatever happens
+    startup_stall_s: PositiveFloat = 300.0  # while nothing moves
     stop_grace_s: PositiveFloat = 40.0
     docker: DockerTable | None = None  # with launcher = "docker"
     # the emulated engine only

@@ -18,7 +18,7 @@ from runners.errors import (
     RunnerError,
 )
 from runners.launch_record import write_json
-from runners.live_engine import LiveEngine, Process
+from runners.live_engine import LiveEngine, Process, Signs
 from runners.load_process import LoadResult, run_load
 from runners.load_watch import LoadWatch, gpu_sampler
 from runners.measure import check, measurement_of
@@ -125,7 +125,14 @@ def _serve(asked: _Launch, command: Sequence[str], env: Mapping[str, str]) -> Me
         api = stack.enter_context(SGLangApi(asked.url))
         process = stack.enter_context(_launched(asked, command, env))
         stack.callback(asked.say, "engine stopping")
-        live = LiveEngine(spec.engine, process, api, asked.port, asked.cancelled)
+        live = LiveEngine(
+            spec.engine,
+            process,
+            api,
+            asked.port,
+            asked.cancelled,
+            signs=Signs(log_path=spec.folder / "engine.log"),
+        )
         startup_s = live.wait_until_ready(asked.say)
         try:
             return _measure(asked, live, api, startup_s)
