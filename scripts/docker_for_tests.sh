@@ -13,7 +13,7 @@ install_missing() {
     command -v docker-registry >/dev/null && command -v podman >/dev/null && return
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    docker.io tini iptables debootstrap docker-registry podman >/dev/null
+    docker.io tini iptables debootstrap docker-registry podman catatonit >/dev/null
 }
 
 launch() { # STORAGE_DRIVER
