@@ -14,10 +14,9 @@ from runners.trial_spec import TrialSpec
 
 
 def write_launch(
-    spec: TrialSpec, command: Sequence[str], port: int, env: Mapping[str, str]
+    spec: TrialSpec, command: Sequence[str], env: Mapping[str, str], line: str
 ) -> None:
-    """Write launch.json, and launch.txt with the line to paste into a shell."""
-    line = launch_line(spec.engine, command, port)
+    """Write launch.json, and launch.txt with the *line* to paste into a shell."""
     write_json(
         spec.folder / "launch.json",
         {

@@ -5,25 +5,43 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from runners.spec import EngineSpec
+from runners.spec import DATA_PARALLEL, EngineSpec
 from search_spaces import Candidate
 from search_spaces import sglang as knobs
+from search_spaces.sglang import fixed_value
 
 HOST = "127.0.0.1"
 # What we set for every launch, and a user's flags therefore may not.
 OUR_FLAGS = ("--model-path", "--model", "--host", "--port", "--api-key")
+INTERNAL_PORT = "--nccl-port"
 NO_TELEMETRY = {"DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
-def command(engine: EngineSpec, candidate: Candidate, port: int) -> list[str]:
-    """Return the words that start *engine* with the settings of *candidate* on *port*."""
+def command(
+    engine: EngineSpec, candidate: Candidate, port: int, internal_port: int | None = None
+) -> list[str]:
+    """Return the words that start *engine* with the settings of *candidate* on *port*.
+
+    *internal_port* is where its workers meet each other; None: the engine draws one.
+    """
     return [
         *base_command(engine),
         *("--model-path", engine.model, "--host", bind_address(engine), "--port", str(port)),
         *(() if "--enable-metrics" in engine.flags else ("--enable-metrics",)),
+        *_internal(engine, internal_port),
         *engine.flags,
         *knobs.flags(candidate),  # last, so that a knob wins over a fixed flag
     ]
+
+
+def _internal(engine: EngineSpec, port: int | None) -> tuple[str, ...]:
+    # The replicas of a data-parallel engine draw ports of their own, and would all take this one.
+    replicas = any(fixed_value(engine.flags, flag) not in {None, "1"} for flag in DATA_PARALLEL)
+    fixed = (INTERNAL_PORT, "--dist-init-addr")
+    chosen = any(word.partition("=")[0] in fixed for word in engine.flags)
+    if port is None or engine.emulated or replicas or chosen:
+        return ()
+    return (INTERNAL_PORT, str(port))
 
 
 def bind_address(engine: EngineSpec) -> str:

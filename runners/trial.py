@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from runners import effective, launch_record, listener, sglang, workload
+from runners import effective, launch_record, sglang, workload
 from runners.cause import Cause
 from runners.engine_process import launch
 from runners.errors import (
@@ -17,15 +17,15 @@ from runners.errors import (
     MachineFaultError,
     RunnerError,
 )
-from runners.launch_record import write_json
+from runners.launch_record import launch_line, write_json
 from runners.live_engine import LiveEngine, Process, Signs
 from runners.load_process import LoadResult, run_load
 from runners.load_watch import LoadWatch, gpu_sampler
 from runners.measure import check, measurement_of
 from runners.nvml_gpu import read_gpus
 from runners.outcome import Faulted, Invalid, Measured, Outcome, Rejected
+from runners.port_reservation import reserve
 from runners.sglang_api import SGLangApi
-from runners.spec import EngineSpec
 from runners.trial_spec import TrialSpec
 from search_spaces import Candidate
 from search_spaces.sglang import value_problems, wrong_names
@@ -80,10 +80,17 @@ def _try(spec: TrialSpec, say: Say, cancelled: Callable[[], bool]) -> Outcome:
     candidate = Candidate.of(spec.candidate)
     _refuse(spec, candidate)
     spec.folder.mkdir(parents=True, exist_ok=True)
-    asked = _Launch(spec=spec, port=_port(spec.engine), say=say, cancelled=cancelled)
-    command = sglang.command(spec.engine, candidate, asked.port)
+    with reserve(spec.engine.port) as port, reserve() as internal_port:
+        asked = _Launch(spec=spec, port=port, say=say, cancelled=cancelled)
+        return _launch_on(asked, candidate, internal_port)
+
+
+def _launch_on(asked: _Launch, candidate: Candidate, internal_port: int) -> Measured:
+    spec, say = asked.spec, asked.say
+    command = sglang.command(spec.engine, candidate, asked.port, internal_port)
     env = sglang.environment(spec.engine, spec.environment_names)
-    launch_record.write_launch(spec, command, asked.port, env)
+    shown = sglang.command(spec.engine, candidate, asked.port)
+    launch_record.write_launch(spec, command, env, launch_line(spec.engine, shown, asked.port))
     gpus = read_gpus() if spec.engine.gpus else []
     say("engine starting")
     try:
@@ -110,13 +117,6 @@ def _refuse(spec: TrialSpec, candidate: Candidate) -> None:
             f"{found}: it was changed since the study began, and its trials would not compare",
             lasting=True,
         )
-
-
-def _port(engine: EngineSpec) -> int:
-    if engine.port is None:
-        return listener.free_port()
-    listener.assert_free(engine.port)
-    return engine.port
 
 
 def _serve(asked: _Launch, command: Sequence[str], env: Mapping[str, str]) -> Measured:
