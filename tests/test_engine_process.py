@@ -195,6 +195,20 @@ def test_the_command_line_puts_knobs_after_fixed_flags() -> None:
     )
 
 
+def test_the_workers_of_an_engine_meet_on_a_port_of_ours() -> None:
+    """The internal port is fixed where one process uses it, and a user's own choice stands."""
+
+    def words(*flags: str) -> list[str]:
+        engine = EngineSpec(kind="sglang", model="m", flags=flags)
+        return sglang.command(engine, Candidate.of({}), 20001, 20002)
+
+    assert words()[-2:] == ["--nccl-port", "20002"]
+    assert "--nccl-port" in words("--dp-size", "1")
+    assert "--nccl-port" not in words("--dp-size", "2")
+    assert words("--nccl-port=5").count("--nccl-port") == 0
+    assert "--nccl-port" not in words("--dist-init-addr", "127.0.0.1:9")
+
+
 def test_an_emulated_engine_is_started_with_its_hardware() -> None:
     """What is emulated, and how fast, travels on the command line."""
     engine = EngineSpec(kind="emulated", model="m", hardware="h100", speed=20.0)

@@ -32,6 +32,6 @@ def full(folder: Path, error: OSError) -> MachineTroubleError:
     """Return what a disk that takes no more means for the study in *folder*."""
     where = folder if error.filename is None else error.filename
     return MachineTroubleError(
-        f"the disk of {folder} must take what a study writes, found: {os.strerror(error.errno or 0)} ({where}); "
-        "nothing that was measured is lost: mend it, and the same command goes on"
+        f"the disk of {folder} must take what a study writes, found: "
+        f"{os.strerror(error.errno or 0)} ({where}); nothing that was measured is lost: mend it, and the same command goes on"
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from runners import EngineSpec, TrialSpec
 from tuner.bad_input import BadInputError
 from tuner.journal import Closed, Journal, Opened, read_journal
+from tuner.leftovers import clear_up
 from tuner.loop import Loop, Watcher
 from tuner.machine_trouble import disk_trouble
 from tuner.mlflow_pages import Pages, pages_of
@@ -134,31 +135,10 @@ def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> 
             watchers=job.watchers if exporter is None else (*job.watchers, exporter),
             parallel=file.cluster.parallel,
         )
-        _clear_up(job, opened.study_id, loop)
+        clear_up(file.engine, opened.study_id, job.folder.root.resolve(), job.say)
+        loop.give_up_lost()
         stop = _launch_all(job, opened, loop, names)
         return _close(job, journal, loop, stop, exporter)
-
-
-def _clear_up(job: Job, study_id: str, loop: Loop) -> None:
-    """End what a dead tuner left running, and count its launches as lost."""
-    from runners import guardian, janitor
-    from tuner import our_ray
-
-    say, engine = job.say, job.file.engine
-    docker, patience_s = engine.docker, engine.stop_grace_s + guardian.KILL_LIMIT_S
-    killed = [
-        *our_ray.sweep(job.folder.root.resolve()),
-        *janitor.sweep(study_id, patience_s=patience_s),
-    ]
-    if killed:
-        say(f"ended {len(killed)} processes that an earlier run of this study left behind")
-    if docker is not None:
-        from runners.container_plan import STUDY_LABEL
-        from runners.docker_containers import swept
-
-        if names := swept(docker.host, STUDY_LABEL, study_id):
-            say(f"removed containers that an earlier run left behind: {', '.join(names)}")
-    loop.give_up_lost()
 
 
 def _launch_all(job: Job, opened: Opened, loop: Loop, names: tuple[str, ...]) -> Stop:
