@@ -33,5 +33,6 @@ def full(folder: Path, error: OSError) -> MachineTroubleError:
     where = folder if error.filename is None else error.filename
     return MachineTroubleError(
         f"the disk of {folder} must take what a study writes, found: "
-        f"{os.strerror(error.errno or 0)} ({where}); nothing that was measured is lost: mend it, and the same command goes on"
+        f"{os.strerror(error.errno or 0)} ({where}); nothing that was measured is lost: mend it, "
+        "and the same command goes on"
     )
