@@ -480,6 +480,62 @@ def test_the_same_study_runs_in_containers(tmp_path: Path, docker_host: str, ima
     assert _containers(docker_host, f"label={STUDY_LABEL}={opened['study_id']}") == []
 
 
+REAL_STUDY = """
+[study]
+name = "small"
+[engine]
+kind = "sglang"
+launcher = "docker"
+model = "/model"
+flags = ["--load-format", "dummy", "--device", "cpu", "--max-total-tokens", "20000"]
+[engine.env]
+OMP_NUM_THREADS = "1"
+HF_HUB_OFFLINE = "1"
+PYTHONPATH = "/sglang"
+[engine.docker]
+image = "{image}"
+host = "{host}"
+mounts = ["{sglang}:/sglang:ro", "{model}:/model:ro"]
+[workload]
+kind = "fixed"
+input_tokens = 96
+output_tokens = 16
+[workload.load]
+concurrency = 16
+rounds = 3
+[objective.limits]
+failed_share = 0
+[search]
+launches = 2
+[search.knobs]
+max_running_requests = {{ low = 2, high = 4 }}
+[tracking]
+enabled = false
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sglang
+def test_the_real_sglang_runs_in_a_container(
+    tmp_path: Path, docker_host: str, sglang_python: Path, tiny_model: Path
+) -> None:
+    """It is asked about its flags inside the image, then launched there, and says what it runs."""
+    base = os.environ["SGL_TUNER_TEST_BASE"]
+    (packages,) = sglang_python.parent.parent.glob("lib/python3.11/site-packages")
+    text = REAL_STUDY.format(image=base, host=docker_host, sglang=packages, model=tiny_model)
+    study = tmp_path / "study.toml"
+    study.write_text(text.replace('"--load-format"', '"--no-such-flag", "--load-format"'))
+    refused = tuner(tmp_path, "check", "study.toml")
+    assert refused.code == 2
+    assert "--no-such-flag" in refused.err
+    study.write_text(text)
+    ran = tuner(tmp_path, "tune", "study.toml", "--json")
+    assert ran.code == 0, ran.err
+    assert f"flags: checked against SGLang 0.5.23 ({base})" in ran.err
+    effective = [e["outcome"]["effective"] for e in events(tmp_path, "finished")]
+    assert 2 <= effective[1]["max_running_requests"] <= 4 < effective[0]["max_running_requests"]
+
+
 @pytest.mark.slow
 def test_a_killed_driver_leaves_no_container(tmp_path: Path, docker_host: str, image: str) -> None:
     """SIGKILL of the tuner under load: its guardian stops the container by itself."""

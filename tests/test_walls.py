@@ -348,4 +348,4 @@ def test_both_memory_walls_are_left_after_two_hits_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_both_memory_walls_are_left_whatever_the_seed(machine: Machine, tmp_path: Path) -> None:
     """On machines with much room between the walls and with little, for every seed."""
-    both_walls_are_left(machine, range(20), tmp_path)
+    both_walls_are_left(machine, range(10), tmp_path)
