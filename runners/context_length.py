@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from runners.spec import EngineSpec
-from search_spaces.sglang import fixed_value
+from search_spaces.flag_values import fixed_value
 
 
 def context_length(engine: EngineSpec) -> int | None:

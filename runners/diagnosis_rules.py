@@ -23,6 +23,7 @@ from runners.verdicts import (
     retry,
     stop,
     unknown_flags,
+    unknown_policy,
     worker_killed,
 )
 
@@ -143,10 +144,7 @@ MEMORY: tuple[Row, ...] = (
 )
 
 REFUSALS: tuple[Row, ...] = (
-    (
-        r"Unknown schedule_policy: policy='(.+?)'",
-        reject(Cause.BAD_VALUE, "SGLang lists the schedule policy {}, but does not have it"),
-    ),
+    (r"Unknown schedule_policy: policy='(.+?)'", unknown_policy),
     (
         r"Capture cuda graph failed:? *((?!.*(?:closed by peer|NCCL error)).+)$",
         reject(

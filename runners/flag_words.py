@@ -1,6 +1,7 @@
 """Whether words of a command line are flags of an engine, by its own table of options."""
 
 import difflib
+import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Self
@@ -96,7 +97,6 @@ def _is_number(type_name: str, word: str) -> bool:
     if number is None:
         return True
     try:
-        number(word)
+        return not math.isnan(number(word))
     except ValueError:
         return False
-    return True

@@ -4,6 +4,7 @@ Estimates for people before anything starts. The engine's own account is what co
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """The memory of the GPUs a launch may use; the smallest of them counts."""
+    """The memory of the GPUs a launch may use; the smallest of them counts. Or the machine's."""
 
     name: str
     total_bytes: int
@@ -108,6 +109,29 @@ def memory_notes(
     for fraction in layout.mem_fractions:
         pool = max(fraction * gpu.total_bytes - share, 0)
         yield _pool_note(fraction, int(pool / token), longest_tokens)
+
+
+def unchunked_note(prefill_tokens: int, gpus: int, memory: GpuMemory) -> str | None:
+    """Say that SGLang would set aside more than there is, as it does with chunking off.
+
+    The reserve is that of SGLang 0.5.23, without the part for its graphs.
+    """
+    reserve = (512 + 1.5 * max(prefill_tokens, 2048) + gpus * 128) * MIB
+    if reserve < memory.total_bytes:
+        return None
+    return (
+        f"memory: with chunking off, SGLang sets {_gib(reserve)} aside for prefills unless "
+        f"--mem-fraction-static is given, and {memory.name} has {_gib(memory.total_bytes)}: "
+        "no launch without it will start"
+    )
+
+
+def host_memory() -> GpuMemory:
+    """Return the memory of this machine, where an engine without a GPU lives."""
+    page, total, free = (
+        os.sysconf(f"SC_{n}") for n in ("PAGE_SIZE", "PHYS_PAGES", "AVPHYS_PAGES")
+    )
+    return GpuMemory(name="this machine", total_bytes=page * total, free_bytes=page * free)
 
 
 def _pool_note(fraction: float, tokens: int, longest_tokens: int) -> str:

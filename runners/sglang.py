@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from runners.spec import DATA_PARALLEL, EngineSpec
 from search_spaces import Candidate
 from search_spaces import sglang as knobs
-from search_spaces.sglang import fixed_value
+from search_spaces.flag_values import fixed_value
 
 HOST = "127.0.0.1"
 # What we set for every launch, and a user's flags therefore may not.

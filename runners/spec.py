@@ -12,7 +12,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from runners.docker_table import DockerTable
 from runners.redaction import is_secret
 from runners.table import Table
-from search_spaces.sglang import fixed_value, wrong_names
+from search_spaces.flag_values import fixed_value
+from search_spaces.sglang import wrong_names
 
 DATA_PARALLEL = ("--dp-size", "--data-parallel-size")
 # the flags, each with its other name, whose product is the GPUs of a launch

@@ -28,6 +28,12 @@ def refused_value(match: re.Match[str], ending: Ending) -> RunnerError:
     return _blame(Cause.BAD_VALUE, match[1].split("/"), said, ending)
 
 
+def unknown_policy(match: re.Match[str], ending: Ending) -> RunnerError:
+    """Return the verdict for a policy that the engine's own list names in vain."""
+    said = f"SGLang lists the schedule policy {match[1]}, but does not have it"
+    return _blame(Cause.BAD_VALUE, ["--schedule-policy"], said, ending)
+
+
 def ambiguous(match: re.Match[str], ending: Ending) -> RunnerError:
     """Return the verdict for a flag that is the beginning of several."""
     said = f"the engine does not know {match[1]}: it could mean {short(match[2])}"

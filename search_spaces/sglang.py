@@ -1,14 +1,16 @@
 """SGLang's knobs as data: what each may be, the flags it becomes, and names that are not SGLang's.
 
-Facts are those of SGLang 0.5.23. A knob that is not in the table is written as the flag itself,
+Facts are those of SGLang 0.5.23. A setting that is not in the table is written as the flag itself,
 with its two dashes (`"--stream-interval"`), so that a misspelt knob is never taken for a flag.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from search_spaces.candidate import Candidate
+from search_spaces.flag_values import fixed_number, fixed_value, given_twice
 from search_spaces.parameter import Parameter, Value
 from search_spaces.space import Rule, SearchSpace
 
@@ -73,6 +75,8 @@ KNOBS = {
     )
 }
 
+CHUNK = KNOBS["token_budget"].flag
+
 # What decides how many GPUs a launch takes.
 SIZES = tuple(
     Knob(name=name, flag=f"--{name}", type=int, least=1)
@@ -116,7 +120,13 @@ def wrong_names(words: Sequence[str]) -> list[str]:
 
 
 def name_problems(name: str) -> list[str]:
-    """Say in words why *name* is not a knob: neither in the table nor a flag of SGLang."""
+    """Say in words why *name* is not a knob: neither in the table nor a flag beside it.
+
+    The chunk's flag may be one: its -1 and 0 turn chunking off, which the knob cannot.
+    """
+    knob = _knob(name)
+    if knob is not None and name not in (knob.name, CHUNK):
+        return [f"{name} is what the knob {knob.name} sets: write {knob.name}"]
     if name.startswith("--"):
         return wrong_names([name])
     if name not in KNOBS:
@@ -135,9 +145,23 @@ def _what_was_meant(name: str) -> str:
 def value_problems(candidate: Candidate) -> list[str]:
     """Say in words which knobs of *candidate* hold values that SGLang cannot take."""
     checks = (
-        _value_problem(KNOBS[name], value) for name, value in candidate.items if name in KNOBS
+        _named_problem(knob, name, value)
+        for name, value in candidate.items
+        if (knob := _knob(name)) is not None
     )
     return [problem for problem in checks if problem is not None]
+
+
+def _named_problem(knob: Knob, name: str, value: Value) -> str | None:
+    """Check what *knob* is given under *name*, its own or its flag's; the chunk's may be off."""
+    if name == CHUNK and type(value) is int and value < 1:
+        return None
+    problem = _value_problem(knob, value)
+    return None if problem is None else problem.replace(knob.name, name, 1)
+
+
+def _knob(name: str) -> Knob | None:
+    return next((knob for knob in KNOBS.values() if name in (knob.name, knob.flag)), None)
 
 
 def space(parameters: Sequence[Parameter], fixed_flags: Sequence[str] = ()) -> SearchSpace:
@@ -147,8 +171,8 @@ def space(parameters: Sequence[Parameter], fixed_flags: Sequence[str] = ()) -> S
 
 def rules(fixed_flags: Sequence[str]) -> tuple[Rule, ...]:
     """Return what SGLang demands of several knobs at once, given the *fixed_flags*."""
-    page = _fixed_number(fixed_flags, "--page-size", 1)
-    chunk = _fixed_number(fixed_flags, "--chunked-prefill-size", 0)  # -1: no chunks
+    page = fixed_number(fixed_flags, "--page-size", 1) or 1
+    chunk = fixed_number(fixed_flags, CHUNK, 0)  # -1: no chunks
     cache_off = "--disable-radix-cache" in fixed_flags
     fixed_policy = fixed_value(fixed_flags, "--schedule-policy") or "fcfs"
     return (
@@ -160,10 +184,9 @@ def rules(fixed_flags: Sequence[str]) -> tuple[Rule, ...]:
             ),
         ),
         Rule(
-            says="page_size must divide token_budget",
-            holds=lambda c: (
-                max(_number(c, "token_budget", chunk), 0) % _number(c, "page_size", page) == 0
-            ),
+            says=f"{_written('page_size', fixed_flags)} must divide "
+            + _written("token_budget", fixed_flags),
+            holds=lambda c: _chunk(c, chunk) % _number(c, "page_size", page) == 0,
         ),
         Rule(
             says="a cache-aware schedule_policy needs the radix cache, which --disable-radix-cache"
@@ -196,6 +219,8 @@ def _value_problem(knob: Knob, value: Value) -> str | None:
 
 
 def _limit_problem(knob: Knob, value: float) -> str | None:
+    if not math.isfinite(value):
+        return f"{knob.name} must be a finite number, found {value}"
     if knob.least is not None and value < knob.least:
         why = f": {knob.why_not_less}" if knob.why_not_less else ""
         return f"{knob.name} must be at least {knob.least:g}, found {value:g}{why}"
@@ -211,6 +236,16 @@ def _number(candidate: Candidate, name: str, absent: int) -> int:
     return int(candidate[name]) if name in candidate else absent
 
 
+def _chunk(candidate: Candidate, absent: int) -> int:
+    return max(_number(candidate, "token_budget", _number(candidate, CHUNK, absent)), 0)
+
+
+def _written(name: str, fixed_flags: Sequence[str]) -> str:
+    """Return the word that the user wrote: the flag when it stands in *fixed_flags*."""
+    flag = KNOBS[name].flag
+    return name if fixed_value(fixed_flags, flag) is None else flag
+
+
 def _policy(candidate: Candidate, absent: str = "fcfs") -> str:
     return str(candidate["schedule_policy"]) if "schedule_policy" in candidate else absent
 
@@ -221,7 +256,7 @@ def _is_on(candidate: Candidate, flag: str, fixed_flags: Sequence[str]) -> bool:
 
 def fixed_problems(words: Sequence[str]) -> list[str]:
     """Say in words which flags that never change hold values that SGLang cannot take."""
-    found = []
+    found = given_twice(words)
     for knob in (*KNOBS.values(), *SIZES):
         text = fixed_value(words, knob.flag)
         if text is None:
@@ -231,22 +266,6 @@ def fixed_problems(words: Sequence[str]) -> list[str]:
         except ValueError:
             found.append(f"{knob.flag} must be {_TYPE_NAMES[knob.type]}, found {text!r}")
             continue
-        off = knob.name == "token_budget" and float(value) < 1  # fixed, chunks may be off
-        problem = None if off else _value_problem(knob, value)
-        found += [] if problem is None else [problem.replace(knob.name, knob.flag, 1)]
+        problem = _named_problem(knob, knob.flag, value)
+        found += [] if problem is None else [problem]
     return found
-
-
-def _fixed_number(words: Sequence[str], flag: str, absent: int) -> int:
-    text = fixed_value(words, flag) or ""
-    return int(text) if text.removeprefix("-").isdecimal() and int(text) else absent
-
-
-def fixed_value(words: Sequence[str], flag: str) -> str | None:
-    """Return the value that *words* give *flag*, None when they do not name it."""
-    for i, word in enumerate(words):
-        if word == flag:
-            return words[i + 1] if i + 1 < len(words) else ""
-        if word.startswith(flag + "="):
-            return word.partition("=")[2]
-    return None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from runners.cause import Cause
 from runners.diagnosis import Ending, diagnose, fatal, never_ready
 from runners.errors import CandidateRejectedError, MachineFaultError
 
@@ -158,6 +159,16 @@ def test_a_fixed_flag_is_not_the_candidates_fault() -> None:
     with pytest.raises(MachineFaultError, match=r"--no-such-flag .it stands in engine.flags") as c:
         raise diagnose(Ending(exit_code=2, log=log, fixed_flags=("--no-such-flag", "3")))
     assert c.value.lasting
+
+
+def test_a_fixed_policy_that_does_not_exist_stops_the_study() -> None:
+    """SGLang's own list names it, and no candidate could run beside it."""
+    fixed = ("--schedule-policy", "priority")
+    log = CRASH + "ValueError: Unknown schedule_policy: policy='priority'\n\n" + SIGQUIT
+    with pytest.raises(MachineFaultError, match=r"does not have it .it stands in engine") as c:
+        raise diagnose(Ending(exit_code=-9, log=log, fixed_flags=fixed))
+    assert c.value.lasting
+    assert c.value.cause is Cause.BAD_VALUE
 
 
 def test_the_kernels_killing_is_the_candidates_fault() -> None:

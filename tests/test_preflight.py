@@ -144,7 +144,12 @@ def test_an_engine_that_cannot_be_asked_stops_nothing(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--page-size", "16", "--chunked-prefill-size", "100"), "page_size must divide"),
+        (
+            ("--page-size", "16", "--chunked-prefill-size", "100"),
+            "--page-size must divide --chunked-prefill-size",
+        ),
+        (("--mem-fraction-static", "nan"), "must be a finite number, found nan"),
+        (("--page-size", "1", "--page-size", "2"), "--page-size must be given once"),
         (("--schedule-conservativeness", "-1"), "must be at least 0, found -1"),
         (("--tp-size", "two"), "--tp-size must be a whole number, found 'two'"),
         (("--mem-fraction-static=1.5",), "--mem-fraction-static must be at most 0.99"),
@@ -216,6 +221,23 @@ def test_a_gpu_in_use_and_small_pools_are_notes(engine: dict[str, Any]) -> None:
     assert "fewer than the longest request's 1000" in low
     assert "at mem_fraction_static = 0.9 about" in high
     assert "of the longest requests at once" in high
+
+
+def test_chunking_off_on_a_small_memory_is_a_note(engine: dict[str, Any]) -> None:
+    """SGLang's own fraction would be below nothing: known for a GPU, and for a CPU's machine."""
+    off = ("--chunked-prefill-size", "-1")
+    more = ("--device", "cpu", "--max-prefill-tokens")
+    engine = {**engine, "model": "a/hub-name", "command": ["sh"]}
+    (note,) = found(study(engine, flags=off), gpu(24)).notes
+
+    assert "SGLang sets 24.6 GiB aside for prefills unless --mem-fraction-static is given" in note
+    assert "GPU 0 (Made-up) has 24.0 GiB" in note
+    assert found(study(engine, flags=(*off, "--mem-fraction-static", "0.5")), gpu(24)).notes == ()
+    assert found(study(engine, flags=off), gpu(80)).notes == ()
+    assert found(study(engine, flags=off)).notes == ()
+    assert found(study(engine, flags=(*off, *more, "2048"))).notes == ()
+    (note,) = found(study(engine, flags=(*off, *more, "99999999"))).notes
+    assert "this machine has" in note
 
 
 def test_only_the_gpus_a_launch_sees_count(engine: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces import Candidate, Choice, FloatRange, IntRange, sglang
+from search_spaces.flag_values import fixed_value
 
 VALUES = st.one_of(st.booleans(), st.integers(), st.text())
 
@@ -57,6 +58,9 @@ def test_flags_of_articles_and_other_engines_get_the_right_name(flag: str, inste
         ({"mem_fraction_static": 1.5}, "mem_fraction_static must be at most 0.99, found 1.5"),
         ({"schedule_conservativeness": -1.0}, "must be at least 0, found -1"),
         ({"token_budget": "4k"}, "token_budget must be a whole number, found '4k'"),
+        ({"mem_fraction_static": float("nan")}, "must be a finite number, found nan"),
+        ({"--schedule-policy": "priority"}, "--schedule-policy must be one of fcfs, lpm"),
+        ({"--chunked-prefill-size": "4k"}, "--chunked-prefill-size must be a whole number"),
     ],
 )
 def test_values_sglang_would_take_and_die_of_are_refused(
@@ -68,6 +72,35 @@ def test_values_sglang_would_take_and_die_of_are_refused(
     assert says in problem
 
 
+def test_a_flag_that_a_knob_sets_is_no_knob() -> None:
+    """A knob's checks and rules would not hold for it; the chunk's flag can do what none can."""
+    assert sglang.name_problems("--schedule-policy") == [
+        "--schedule-policy is what the knob schedule_policy sets: write schedule_policy"
+    ]
+    for name in ("schedule_policy", "--chunked-prefill-size", "--max-prefill-tokens"):
+        assert sglang.name_problems(name) == []
+    assert sglang.value_problems(Candidate.of({"--chunked-prefill-size": -1})) == []
+
+
+def test_the_last_of_two_equal_flags_counts() -> None:
+    """SGLang's parser takes the last, in either spelling; that it was given twice is said."""
+    words = ("--page-size", "16", "--tp-size=2", "--page-size=32")
+
+    assert fixed_value(words, "--page-size") == "32"
+    assert sglang.fixed_problems(words) == [
+        "--page-size must be given once, found it 2 times: SGLang would take the last"
+    ]
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf"])
+def test_a_fixed_number_is_finite(word: str) -> None:
+    """Python reads these words as numbers, and SGLang would start with them."""
+    for flag in ("--mem-fraction-static", "--schedule-conservativeness"):
+        assert sglang.fixed_problems([flag, word]) == [
+            f"{flag} must be a finite number, found {word}"
+        ]
+
+
 def test_rules_know_the_fixed_flags() -> None:
     """A rule holds between a searched knob and a flag that never changes."""
     budget = IntRange(name="token_budget", low=64, high=512)
@@ -76,7 +109,7 @@ def test_rules_know_the_fixed_flags() -> None:
     uncached = sglang.space([budget, policy], ["--disable-radix-cache"])
 
     assert paged.problems(Candidate.of({"token_budget": 100})) == [
-        "page_size must divide token_budget"
+        "--page-size must divide token_budget"
     ]
     assert paged.problems(Candidate.of({"token_budget": 128})) == []
     assert uncached.problems(Candidate.of({"schedule_policy": "fcfs"})) == []

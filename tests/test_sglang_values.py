@@ -46,7 +46,7 @@ REFUSED = {
     "--gpu-memory-utilization 0.9": "SGLang has --mem-fraction-static",
     "--chunked-prefill 128": "write the flag in full: --chunked-prefill-size",
     "--disable-radix": "write the flag in full: --disable-radix-cache",
-    "--chunked-prefill-size 100 --page-size 16": "page_size must divide token_budget",
+    "--chunked-prefill-size 100 --page-size 16": "--page-size must divide --chunked-prefill-size",
     "--schedule-conservativeness -1": "--schedule-conservativeness must be at least 0, found -1",
     "--schedule-policy lpm --enable-priority-scheduling": "needs schedule_policy fcfs or lof",
     "--enable-hierarchical-cache --disable-radix-cache": "are mutually exclusive",

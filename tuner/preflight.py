@@ -12,11 +12,12 @@ from runners import EngineSpec, Shape
 from runners.sglang import environment, reserved_flags
 from search_spaces import Candidate, Value, sglang
 from search_spaces.corners import corners, ends
+from search_spaces.flag_values import fixed_number, fixed_value
 from tuner.search_table import POLICY
 from tuner.study_file import StudyFile
 
 if TYPE_CHECKING:
-    from runners.memory_need import Layout
+    from runners.memory_need import GpuMemory, Layout
 
 MEM_FRACTION = "mem_fraction_static"
 SHRINKING = ("--quantization", "--cpu-offload-gb", "--torchao-config")
@@ -42,7 +43,13 @@ def findings(file: StudyFile, gpus: ReadGpus | None = None) -> Findings:
     flags, memory = flag_findings(file), _memory_findings(file, gpus)
     return Findings(
         problems=(*flags.problems, *memory.problems),
-        notes=(*container.notes, *flags.notes, *_queue_notes(file), *memory.notes),
+        notes=(
+            *container.notes,
+            *flags.notes,
+            *_queue_notes(file),
+            *_unchunked_notes(file, gpus),
+            *memory.notes,
+        ),
         flags_checked=flags.flags_checked,
     )
 
@@ -128,21 +135,18 @@ def _queue_notes(file: StudyFile) -> Iterator[str]:
 def _least_running(file: StudyFile) -> int | None:
     if "max_running_requests" in file.search.knobs:
         return min(int(end) for end in ends(file.space()["max_running_requests"]))
-    fixed = sglang.fixed_value(file.engine.flags, "--max-running-requests")
+    fixed = fixed_value(file.engine.flags, "--max-running-requests")
     return None if fixed is None else int(fixed)
 
 
 def _memory_findings(file: StudyFile, gpus: ReadGpus | None) -> Findings:
-    from runners.memory_need import cannot_fit, memory_notes, model_size, smallest
+    from runners.memory_need import cannot_fit, memory_notes, model_size
 
     folder = None if file.engine.emulated else file.engine.model_folder
     size = None if folder is None else model_size(folder)
     if size is None or file.engine.gpus == 0 or file.cluster.address != "local":
         return Findings()
-    from runners.nvml_gpu import read_gpus
-
-    visible = file.engine.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
-    gpu = smallest((gpus or read_gpus)(), visible)
+    gpu = _smallest_gpu(file.engine, gpus)
     if gpu is None:
         return Findings()
     layout, longest = _layout(file), max(map(_tokens, file.workload.all_shapes()))
@@ -151,6 +155,30 @@ def _memory_findings(file: StudyFile, gpus: ReadGpus | None) -> Findings:
         problems=() if too_big is None else (f"engine.model: {too_big}",),
         notes=tuple(memory_notes(size, layout, gpu, longest)),
     )
+
+
+def _smallest_gpu(engine: EngineSpec, gpus: ReadGpus | None) -> "GpuMemory | None":
+    from runners.memory_need import smallest
+    from runners.nvml_gpu import read_gpus
+
+    visible = engine.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return smallest((gpus or read_gpus)(), visible)
+
+
+def _unchunked_notes(file: StudyFile, gpus: ReadGpus | None) -> Iterator[str]:
+    """Name the automatic mem_fraction_static that falls below nothing when chunking is off."""
+    from runners.memory_need import host_memory, unchunked_note
+
+    flags, engine = file.engine.flags, file.engine
+    most = fixed_value(flags, "--max-prefill-tokens") or str(sglang.DEFAULT_MAX_PREFILL_TOKENS)
+    unchunked = fixed_number(flags, sglang.CHUNK, 1) < 1
+    automatic = unchunked and fixed_value(flags, "--mem-fraction-static") is None
+    if not automatic or engine.emulated or file.cluster.address != "local":
+        return
+    memory = _smallest_gpu(engine, gpus) if engine.gpus else host_memory()
+    if memory is not None and most.isdecimal():
+        note = unchunked_note(int(most), _layout(file).gpus, memory)
+        yield from () if note is None else (note,)
 
 
 def _context_problems(file: StudyFile) -> Iterator[str]:
@@ -174,7 +202,7 @@ def _layout(file: StudyFile) -> "Layout":
     from runners.memory_need import Layout
 
     flags, knobs = file.engine.flags, file.search.knobs
-    fixed = sglang.fixed_value(flags, "--mem-fraction-static")
+    fixed = fixed_value(flags, "--mem-fraction-static")
     fractions: tuple[Value, ...] = () if fixed is None else (fixed,)
     if MEM_FRACTION in knobs:
         fractions = ends(file.space()[MEM_FRACTION])
@@ -188,7 +216,7 @@ def _layout(file: StudyFile) -> "Layout":
 def _most(file: StudyFile, flag: str) -> int:
     if flag in file.search.knobs:
         return max(int(end) for end in ends(file.space()[flag]))
-    return int(sglang.fixed_value(file.engine.flags, flag) or 1)
+    return int(fixed_value(file.engine.flags, flag) or 1)
 
 
 def _command_problems(engine: EngineSpec) -> Iterator[str]:
