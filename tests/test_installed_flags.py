@@ -20,6 +20,7 @@ OPTIONS = (
     Option(names=("--graph-bs-decode",), values="some", type="int"),
     Option(names=("--graph-bs-prefill",), values="some", type="int"),
     Option(names=("--stream-interval",), values="one", type="int"),
+    Option(names=("--share",), values="one", type="float"),
 )
 
 
@@ -52,6 +53,7 @@ def answer(engine: EngineSpec, cache: Path, **more: str) -> Refusal | None:
         (["--schedule-policy", "banana"], "must be one of fcfs, lpm, found 'banana'"),
         (["--tp-size=two"], "--tp-size must be a whole number, found 'two'"),
         (["--tp-size"], "--tp-size takes one value, found none"),
+        (["--share", "nan"], "--share must be a number, found 'nan'"),
         (["--disable-radix-cache", "1"], "takes no value, found '1'"),
         (["--graph-bs-decode", "1", "2", "x"], "must be a whole number, found 'x'"),
     ],
