@@ -126,7 +126,7 @@ def name_problems(name: str) -> list[str]:
     """
     knob = _knob(name)
     if knob is not None and name not in (knob.name, CHUNK):
-        return [f"{name} is what the knob {knob.name} sets: write {knob.name}"]
+        return [f"the knob {knob.name} sets it: write {knob.name}"]
     if name.startswith("--"):
         return wrong_names([name])
     if name not in KNOBS:

@@ -75,7 +75,7 @@ def test_values_sglang_would_take_and_die_of_are_refused(
 def test_a_flag_that_a_knob_sets_is_no_knob() -> None:
     """A knob's checks and rules would not hold for it; the chunk's flag can do what none can."""
     assert sglang.name_problems("--schedule-policy") == [
-        "--schedule-policy is what the knob schedule_policy sets: write schedule_policy"
+        "the knob schedule_policy sets it: write schedule_policy"
     ]
     for name in ("schedule_policy", "--chunked-prefill-size", "--max-prefill-tokens"):
         assert sglang.name_problems(name) == []

@@ -154,6 +154,14 @@ WRONG: list[tuple[Callable[[str], str], str]] = [
     ),
     (lambda t: t.replace('name = "s"', 'name = "a/b"'), "study.name"),
     (lambda t: t + '"--host" = ["0.0.0.0"]', "knobs.--host: the tuner sets it itself"),
+    (
+        lambda t: t + '"--page-size" = [1, 16]',
+        "knobs.--page-size: the knob page_size sets it: write page_size",
+    ),
+    (
+        lambda t: t + 'token_budget = [512, 1024]\n"--max-prefill-tokens" = [4096, 8192]',
+        "knobs.--max-prefill-tokens: the knob token_budget sets it; keep one of the two",
+    ),
     (lambda t: t + '"--tp-size" = [1, 2]', "knobs.--tp-size: every launch of a study runs on"),
     (lambda t: t.replace("log = true", "step = 1.5"), "must be whole numbers, found (2, 64, 1.5)"),
     (lambda t: t.replace("log = true", "step = 0"), "step must be above 0, found 0"),

@@ -56,10 +56,17 @@ class SearchTable(Table):
             if found := _not_to_be_varied(name) or sglang.name_problems(name) or problems:
                 raise ValueError(f"knobs.{name}: {'; '.join(found)}")
             parameter(name, values)  # a range that is empty is refused where it is written
+        self._check_flags()
         self._check_names()
         for stage in self.stages:
             self._check_stage(stage)
         return self
+
+    def _check_flags(self) -> None:
+        for name in self.knobs:
+            for flag in sglang.flag_names(name):
+                if flag != name and flag in self.knobs:
+                    raise ValueError(f"knobs.{flag}: the knob {name} sets it; keep one of the two")
 
     def _check_names(self) -> None:
         names = [BASELINE, *(stage.name for stage in self.stages)]
