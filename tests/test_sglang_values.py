@@ -71,6 +71,10 @@ REFUSED = {
     "--prefill-decode-interval -1": "--prefill-decode-interval must be non-negative",
     "--mem-fraction-static 0": "--mem-fraction-static must be at least 0.05, found 0",
     "--mem-fraction-static 1.5": "--mem-fraction-static must be at most 0.99, found 1.5",
+    "--mem-fraction-static nan": "--mem-fraction-static must be a finite number, found nan",
+    "--schedule-conservativeness inf": "must be a finite number, found inf",
+    "--watchdog-timeout nan": "--watchdog-timeout must be a number, found 'nan'",
+    "--page-size 16 --page-size=32": "--page-size must be given once, found it 2 times",
     "--mem-fraction-static -1": "--mem-fraction-static must be at least 0.05, found -1",
 }
 
