@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from runners.gpu_sampler import GpuSampler
 from runners.live_engine import LiveEngine
-from runners.nvml_gpu import GpuSampler
 from runners.sglang_api import Counters, LiveLoad, SGLangApi, window
 from runners.windows import EngineWindow, GpuWindow
 

@@ -1,6 +1,7 @@
 """From the records of a run to its facts, and whether those facts can be believed. All pure."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +33,9 @@ FEW_FAILURES = 0.01  # above it failures are the finding, and they lower the con
 
 MOST_BATCHES = 32  # of the throughput's interval; else one a round, as a round is one wave
 WITH_INTERVAL = (("ttft", 0.50), ("ttft", 0.95), ("tpot", 0.95), ("e2e", 0.95))
+
+# SGLang's words when its KV pool holds less than one prompt
+POOL_TOO_SMALL = re.compile(r"Input length.* exceeds the maximum allowed length")
 
 Window = tuple[float, float]
 
@@ -131,10 +135,12 @@ def _check_answered(
     [(kind, count)] = Counter(r.failure for r in failed).most_common(1)
     [(detail, _)] = Counter(r.detail for r in failed if r.failure == kind).most_common(1)
     start = "stopped answering" if any(r.ok for r in load) else "answered nothing"
+    small = POOL_TOO_SMALL.search(detail or "") is not None
     raise CandidateRejectedError(
         f"the engine {start}: of {len(load)} requests {len(failed)} failed, {count} of them with "
         f"{kind}: {detail}",
-        cause=Cause.UNUSABLE_ANSWERS,
+        cause=Cause.KV_MEMORY if small else Cause.UNUSABLE_ANSWERS,
+        directions={"mem_fraction_static": "raise"} if small else None,
     )
 
 

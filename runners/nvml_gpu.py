@@ -1,19 +1,13 @@
-"""What NVML says about the GPUs: one reading, or samples taken while an engine is measured.
+"""What NVML says about the GPUs: one reading of each, and who holds their memory.
 
 No GPU, no driver or no library is an ordinary answer, an empty one.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
-from types import TracebackType
-from typing import Any, Protocol, Self
-
-from runners.windows import GpuWindow
+from typing import Any, Protocol
 
 MIB = 1024**2
-MIB_PER_GIB = 1024
 IDLE = "idle"
 # NVML's bits for why the clocks are lower than they could be
 SLOWED_BY = {
@@ -48,11 +42,23 @@ class GpuReading:
     slowed_by: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHolder:
+    """A process with memory on a GPU; what NVML does not tell of it is None."""
+
+    pid: int
+    name: str | None = None
+    memory_mib: int | None = None
+
+
 class GpuReader(Protocol):
     """Reads every GPU of the machine; must be closed."""
 
     def read(self) -> Sequence[GpuReading]:
         """Return one reading for each GPU."""
+
+    def holders(self, index: int) -> Sequence[GpuHolder]:
+        """Return the processes on GPU *index*, as far as NVML sees them."""
 
     def close(self) -> None:
         """Let go of the library."""
@@ -73,9 +79,26 @@ class NvmlReader:
         handles = (self._ask(self._nvml.nvmlDeviceGetHandleByIndex, i) for i in range(count))
         return [self._reading(i, h) for i, h in enumerate(handles) if h is not None]
 
+    def holders(self, index: int) -> list[GpuHolder]:
+        """Return the processes on GPU *index*, as far as NVML sees them."""
+        nvml, ask = self._nvml, self._ask
+        handle = ask(nvml.nvmlDeviceGetHandleByIndex, index)
+        if handle is None:
+            return []
+        found = [
+            *(ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()),
+            *(ask(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()),
+        ]
+        by_pid = {process.pid: process.usedGpuMemory for process in found}
+        return [self._holder(pid, used) for pid, used in sorted(by_pid.items())]
+
     def close(self) -> None:
         """Let go of the library."""
         self._ask(self._nvml.nvmlShutdown)
+
+    def _holder(self, pid: int, used: int | None) -> GpuHolder:
+        name = self._ask(self._nvml.nvmlSystemGetProcessName, pid)
+        return GpuHolder(pid=pid, name=name, memory_mib=None if used is None else used // MIB)
 
     def _reading(self, index: int, handle: Any) -> GpuReading:
         nvml, ask = self._nvml, self._ask
@@ -134,121 +157,17 @@ def slowed_by(bits: int) -> tuple[str, ...]:
     return tuple(word for bit, word in SLOWED_BY.items() if bits & bit)
 
 
-class GpuSampler:
-    """Samples GPUs on a thread while it is entered; costs nothing where there are none.
+def is_visible(gpu: GpuReading, devices: Sequence[int | str] | None) -> bool:
+    """Return whether *gpu* is one of *devices*, as CUDA_VISIBLE_DEVICES takes them.
 
-    *devices* are NVML's indices or the beginnings of UUIDs, as CUDA_VISIBLE_DEVICES takes them;
-    None is every GPU.
+    They are NVML's indices or the beginnings of UUIDs; None is every GPU.
     """
-
-    def __init__(
-        self,
-        devices: Sequence[int | str] | None = None,
-        interval_s: float = 0.5,
-        *,
-        open_reader: Callable[[], GpuReader | None] = open_nvml,
-    ) -> None:
-        self._devices = None if devices is None else {str(d).strip() for d in devices}
-        self._interval_s = interval_s
-        self._open_reader = open_reader
-        self._reader: GpuReader | None = None
-        self._samples: list[tuple[GpuReading, ...]] = []
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        self._reader = self._open_reader()
-        if self._reader is not None:
-            self._thread = threading.Thread(target=self._run, name="gpu-sampler", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
-    def reset(self) -> None:
-        """Forget the samples so far: the measured window starts now."""
-        with self._lock:
-            self._samples.clear()
-
-    def window(self) -> GpuWindow | None:
-        """Return what was seen since the last reset, None without GPUs."""
-        self._sample()
-        with self._lock:
-            return _window(self._samples)
-
-    def slowed_by(self) -> tuple[str, ...]:
-        """Return why a GPU ran below its clocks since the last reset; idling is no reason."""
-        with self._lock:
-            seen = {why for sample in self._samples for gpu in sample for why in gpu.slowed_by}
-        return tuple(why for why in SLOWED_BY.values() if why in seen and why != IDLE)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._sample()
-            self._stop.wait(self._interval_s)
-
-    def _sample(self) -> None:
-        with self._lock:
-            if self._reader is None:
-                return
-            sample = tuple(gpu for gpu in self._reader.read() if self._is_ours(gpu))
-            if sample:
-                self._samples.append(sample)
-
-    def _is_ours(self, gpu: GpuReading) -> bool:
-        if self._devices is None:
-            return True
-        return str(gpu.index) in self._devices or any(
-            not device.isdigit() and device and gpu.uuid.startswith(device)
-            for device in self._devices
-        )
-
-
-def _window(samples: Sequence[tuple[GpuReading, ...]]) -> GpuWindow | None:
-    used = [sum(g.memory_used_mib or 0 for g in sample) for sample in samples]
-    free = [f for sample in samples for g in sample if (f := _free_mib(g)) is not None]
-    if not free:
-        return None
-    return GpuWindow(
-        gpus=max(len(sample) for sample in samples),
-        memory_peak_gib=max(used) / MIB_PER_GIB,
-        memory_free_min_gib=min(free) / MIB_PER_GIB,
-        power_mean_w=_mean(
-            sum(watts)
-            for sample in samples
-            if (watts := [g.power_w for g in sample if g.power_w is not None])
-        ),
-        temperature_max_c=max(
-            (float(g.temperature_c) for s in samples for g in s if g.temperature_c is not None),
-            default=None,
-        ),
-        sm_clock_mean_mhz=_mean(
-            float(g.sm_clock_mhz) for s in samples for g in s if g.sm_clock_mhz is not None
-        ),
+    if devices is None:
+        return True
+    words = [str(device).strip() for device in devices]
+    return str(gpu.index) in words or any(
+        word and not word.isdigit() and gpu.uuid.startswith(word) for word in words
     )
-
-
-def _free_mib(gpu: GpuReading) -> int | None:
-    if gpu.memory_total_mib is None or gpu.memory_used_mib is None:
-        return None
-    return gpu.memory_total_mib - gpu.memory_used_mib
-
-
-def _mean(values: Any) -> float | None:
-    found = list(values)
-    return fmean(found) if found else None
 
 
 def _watts(milliwatts: int | None) -> float | None:

@@ -17,6 +17,7 @@ from runners.errors import (
     MachineFaultError,
     RunnerError,
 )
+from runners.gpu_memory_gate import gate_beside, memory_in_use
 from runners.launch_record import launch_line, write_json
 from runners.live_engine import LiveEngine, Process, Signs
 from runners.load_process import LoadResult, run_load
@@ -91,6 +92,8 @@ def _launch_on(asked: _Launch, candidate: Candidate, internal_port: int) -> Meas
     env = sglang.environment(spec.engine, spec.environment_names)
     shown = sglang.command(spec.engine, candidate, asked.port)
     launch_record.write_launch(spec, command, env, launch_line(spec.engine, shown, asked.port))
+    if spec.engine.gpus:
+        gate_beside(spec.folder, os.environ.get(VISIBLE_GPUS)).wait(say, asked.cancelled)
     gpus = read_gpus() if spec.engine.gpus else []
     say("engine starting")
     try:
@@ -123,6 +126,9 @@ def _serve(asked: _Launch, command: Sequence[str], env: Mapping[str, str]) -> Me
     spec = asked.spec
     with ExitStack() as stack:
         api = stack.enter_context(SGLangApi(asked.url))
+        memory_mib = stack.enter_context(
+            memory_in_use(spec.engine.gpus, os.environ.get(VISIBLE_GPUS))
+        )
         process = stack.enter_context(_launched(asked, command, env))
         stack.callback(asked.say, "engine stopping")
         live = LiveEngine(
@@ -131,7 +137,7 @@ def _serve(asked: _Launch, command: Sequence[str], env: Mapping[str, str]) -> Me
             api,
             asked.port,
             asked.cancelled,
-            signs=Signs(log_path=spec.folder / "engine.log"),
+            signs=Signs(log_path=spec.folder / "engine.log", gpu_memory_mib=memory_mib),
         )
         startup_s = live.wait_until_ready(asked.say)
         try:

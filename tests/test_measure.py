@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from objectives import Limit, Measurement, ThroughputUnderLimits
+from runners.cause import Cause
 from runners.errors import CandidateRejectedError, InvalidMeasurementError
 from runners.measure import check, measurement_of
 from runners.records import FILLER, MEASURED, UNFINISHED, WARMUP, ClientReport, RequestRecord
@@ -182,6 +183,16 @@ def test_intervals_hold_their_metric() -> None:
         value = found.metric(name) or 0.0
         assert (interval.low or 0.0) - 1e-6 <= value <= (interval.high or math.inf) + 1e-6
     assert "ttft_p95_ms" not in facts(*steady(18)).intervals
+
+
+def test_a_pool_smaller_than_one_prompt_wants_more_memory() -> None:
+    """SGLang's refusal of a prompt for want of KV cache tells the search which way to go."""
+    words = "400 Input length (3500 tokens) exceeds the maximum allowed length (2994 tokens)"
+    broken = [request(float(i), failure="http", status=400, detail=words) for i in range(3)]
+    with pytest.raises(CandidateRejectedError, match="answered nothing") as caught:
+        facts(*broken)
+    assert caught.value.cause is Cause.KV_MEMORY
+    assert caught.value.directions == {"mem_fraction_static": "raise"}
 
 
 def test_nothing_but_failures_is_no_measurement() -> None:

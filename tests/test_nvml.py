@@ -4,11 +4,20 @@ import importlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from runners import nvml_gpu
-from runners.nvml_gpu import GpuReading, GpuSampler, NvmlReader, open_nvml, read_gpus, slowed_by
+from runners.gpu_sampler import GpuSampler
+from runners.nvml_gpu import (
+    GpuHolder,
+    GpuReading,
+    NvmlReader,
+    open_nvml,
+    read_gpus,
+    slowed_by,
+)
 
 
 class ScriptedGpus:
@@ -23,6 +32,9 @@ class ScriptedGpus:
         at = min(self.reads, len(self.script) - 1)
         self.reads += 1
         return self.script[at]
+
+    def holders(self, index: int) -> Sequence[GpuHolder]:
+        return ()
 
     def close(self) -> None:
         self.closed = True
@@ -143,6 +155,10 @@ class SulkyNvml:
             "nvmlDeviceGetCount": 1,
             "nvmlDeviceGetHandleByIndex": "handle",
             "nvmlDeviceGetMemoryInfo": self._Memory,
+            "nvmlDeviceGetComputeRunningProcesses": [
+                SimpleNamespace(pid=7, usedGpuMemory=2 * 1024**3),
+                SimpleNamespace(pid=5, usedGpuMemory=None),
+            ],
         }
 
         def answer(*_: object) -> object:
@@ -161,6 +177,14 @@ def test_what_a_gpu_does_not_tell_is_none() -> None:
     assert reading.power_w is None
     assert reading.temperature_c is None
     assert reading.slowed_by == ()
+
+
+def test_the_holders_of_a_gpu_are_told_as_far_as_it_tells() -> None:
+    """A process whose memory or name NVML hides is still listed, without them."""
+    assert NvmlReader(SulkyNvml()).holders(0) == [
+        GpuHolder(pid=5),
+        GpuHolder(pid=7, memory_mib=2048),
+    ]
 
 
 def test_the_names_used_are_names_of_the_library() -> None:
