@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+COLLECTED = ("--emulated-fault",)  # of the emulated engine: each one counts
+
 
 def fixed_value(words: Sequence[str], flag: str) -> str | None:
     """Return the value that *words* give *flag*, None when they do not name it.
@@ -26,7 +28,8 @@ def fixed_number(words: Sequence[str], flag: str, absent: int) -> int:
 
 def given_twice(words: Sequence[str]) -> list[str]:
     """Say in words which flags stand more than once in *words*; SGLang has no list of them."""
-    names = Counter(word.partition("=")[0] for word in words if word.startswith("--"))
+    flags = (word.partition("=")[0] for word in words if word.startswith("--"))
+    names = Counter(flag for flag in flags if flag not in COLLECTED)
     return [
         f"{name} must be given once, found it {count} times: SGLang would take the last"
         for name, count in names.items()
