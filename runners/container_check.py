@@ -1,11 +1,27 @@
 """Whether an engine's container could be made on this machine, and what image it is made of."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from runners.docker_containers import connected, ensured_image, image_here, unknown_options
-from runners.docker_table import DockerTable
+from runners.container_plan import plan_for
+from runners.docker_containers import (
+    connected,
+    created,
+    ensured_image,
+    has_network,
+    image_here,
+    removed,
+    unknown_options,
+)
+from runners.docker_table import HOST_NETWORK, DockerTable
+from runners.errors import MachineFaultError
 from runners.image_pull import Say
+from runners.sglang import base_command
+from runners.spec import EngineSpec
+
+MODES = (HOST_NETWORK, "bridge", "default", "pasta", "slirp4netns")  # Docker's and Podman's
+PORT = 30000  # a stand-in: nothing listens on it
 
 
 def container_problems(table: DockerTable) -> Iterator[str]:
@@ -27,6 +43,27 @@ def container_problems(table: DockerTable) -> Iterator[str]:
                 f'engine.docker.image must be on this machine, because pull = "never"; found no '
                 f"image {table.image!r}"
             )
+        if table.network not in MODES and not has_network(client, table.network):
+            yield (
+                "engine.docker.network must be one that 'docker network ls' shows, found "
+                f"{table.network!r}"
+            )
+
+
+def creation_problem(engine: EngineSpec) -> str | None:
+    """Make *engine*'s container if its image is here, never start it; return why it cannot be."""
+    table = engine.docker
+    if table is None:
+        return None
+    plan = plan_for(engine, base_command(engine), PORT, environment=engine.env)
+    with connected(table.host) as client:
+        if image_here(client, table.image) is None:
+            return None
+        try:
+            removed(created(client, plan, os.environ), 0)
+        except MachineFaultError as error:
+            return f"engine.docker: {error}"
+    return None
 
 
 def container_notes(table: DockerTable) -> Iterator[str]:

@@ -51,7 +51,6 @@ def connected(host: str | None) -> Iterator["DockerClient"]:
         MachineFaultError: it does not answer.
     """
     import docker
-    from docker.errors import DockerException
 
     where = host or "DOCKER_HOST or the usual socket"
     try:
@@ -61,7 +60,7 @@ def connected(host: str | None) -> Iterator["DockerClient"]:
             else docker.DockerClient(base_url=host, timeout=CALL_LIMIT_S)
         )
         client.ping()
-    except DockerException as error:
+    except _failures(ValueError) as error:
         raise fault(
             f"a Docker Engine must answer at {where}, found: {short(error)}; is it running, and "
             "may this user use its socket?"
@@ -74,13 +73,13 @@ def connected(host: str | None) -> Iterator["DockerClient"]:
 
 def image_here(client: "DockerClient", reference: str) -> Image | None:
     """Return the image of that name if this machine has it."""
-    from docker.errors import DockerException, ImageNotFound
+    from docker.errors import ImageNotFound
 
     try:
         found = client.images.get(reference)
     except ImageNotFound:
         return None
-    except DockerException as error:
+    except _failures() as error:
         raise trouble(error, f"the image {reference!r} could not be looked up") from error
     digests = tuple(sorted(found.attrs.get("RepoDigests") or ()))
     return Image(reference=reference, id=str(found.id), digests=digests)
@@ -109,7 +108,7 @@ def created(client: "DockerClient", plan: ContainerPlan, environment: Mapping[st
 
     What the plan inherits is taken from *environment*.
     """
-    from docker.errors import DockerException, ImageNotFound
+    from docker.errors import ImageNotFound
 
     inherited = {name: environment[name] for name in plan.inherit if name in environment}
     try:
@@ -125,29 +124,25 @@ def created(client: "DockerClient", plan: ContainerPlan, environment: Mapping[st
         )
     except ImageNotFound as error:
         raise fault(f"the image {plan.image!r} was removed meanwhile") from error
-    except (DockerException, TypeError, ValueError) as error:
+    except _failures(TypeError, ValueError, AttributeError) as error:
         raise trouble(error, "the container could not be made") from error
 
 
 def started(container: "Container") -> int:
     """Start *container*; return its main process on this machine."""
-    from docker.errors import DockerException
-
     try:
         container.start()
         container.reload()
-    except DockerException as error:
+    except _failures() as error:
         raise trouble(error, "the container could not be started") from error
     return int(container.attrs["State"].get("Pid") or 0)
 
 
 def output_of(container: "Container") -> Iterable[bytes]:
     """Return what *container*, not started yet, will print, until it ends."""
-    from docker.errors import DockerException
-
     try:
         lines: Iterable[bytes] = container.attach(stdout=True, stderr=True, stream=True)
-    except DockerException as error:
+    except _failures() as error:
         raise trouble(error, "the container's output could not be followed") from error
     return lines
 
@@ -158,13 +153,10 @@ def end_of(container: "Container") -> End:
     Raises:
         MachineFaultError: the Docker Engine does not answer any more.
     """
-    from docker.errors import DockerException
-    from requests import RequestException
-
     try:
         container.wait(timeout=None)
         container.reload()
-    except (DockerException, RequestException) as error:
+    except _failures() as error:
         raise trouble(error, "the container was lost from sight", lasting=False) from error
     state = container.attrs["State"]
     return End(
@@ -174,15 +166,14 @@ def end_of(container: "Container") -> End:
 
 def removed(container: "Container", grace_s: float) -> None:
     """Stop *container* politely, after the grace by force, and remove it."""
-    from docker.errors import DockerException, NotFound
-    from requests import RequestException
+    from docker.errors import NotFound
 
     try:
         container.stop(timeout=max(0, round(grace_s)))
         container.remove(force=True, v=True)
     except NotFound:
         return  # somebody removed it already
-    except (DockerException, RequestException) as error:
+    except _failures() as error:
         raise trouble(error, f"the container {container.name} could not be removed") from error
 
 
@@ -194,9 +185,6 @@ def run_once(
     Raises:
         MachineFaultError: it cannot be run, or takes longer than *limit_s*.
     """
-    from docker.errors import DockerException
-    from requests import RequestException
-
     first, *rest = plan.command
     options = {**plan.options, "entrypoint": [first]}
     container = created(client, replace(plan, command=tuple(rest), options=options), environment)
@@ -204,10 +192,23 @@ def run_once(
         started(container)
         code = int(container.wait(timeout=limit_s)["StatusCode"])
         return code, container.logs().decode(errors="replace")
-    except (DockerException, RequestException) as error:
+    except _failures() as error:
         raise trouble(error, f"{first} in {plan.image} did not end well") from error
     finally:
         removed(container, 0)
+
+
+def has_network(client: "DockerClient", name: str) -> bool:
+    """Return whether the engine knows a network called *name*."""
+    from docker.errors import NotFound
+
+    try:
+        client.networks.get(name)
+    except NotFound:
+        return False
+    except _failures() as error:
+        raise trouble(error, f"the network {name!r} could not be looked up") from error
+    return True
 
 
 def unknown_options(names: Iterable[str]) -> list[str]:
@@ -230,13 +231,22 @@ def swept(host: str | None, label: str, value: str) -> list[str]:
         return [str(container.name) for container in found]
 
 
-def _labelled(client: "DockerClient", label: str, value: str) -> list[Any]:
-    from docker.errors import DockerException
+def _failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what docker-py raises when the engine does not answer as it should, and *more*.
 
+    Beside its own errors those of requests, which are OSErrors, and of a stream cut off.
+    """
+    from docker.errors import DockerException
+    from urllib3.exceptions import HTTPError
+
+    return (DockerException, OSError, HTTPError, *more)
+
+
+def _labelled(client: "DockerClient", label: str, value: str) -> list[Any]:
     wanted = {"label": f"{label}={value}"}
     try:
         return list(client.containers.list(all=True, filters=wanted, ignore_removed=True))
-    except DockerException as error:
+    except _failures() as error:
         raise trouble(error, "the containers could not be listed") from error
 
 
@@ -265,16 +275,14 @@ def _devices(gpus: tuple[str, ...], request: Callable[..., Any]) -> Any:
 
 
 def _pull(client: "DockerClient", reference: str, say: Say) -> None:
-    from docker.errors import DockerException
     from docker.utils import parse_repository_tag
-    from requests import RequestException
 
     repository, tag = parse_repository_tag(reference)
     say(f"pulling image {reference}")
     try:
         events = client.api.pull(repository, tag=tag or "latest", stream=True, decode=True)
         follow(events, say)
-    except (DockerException, RequestException) as error:
+    except _failures() as error:
         raise trouble(
             error, f"engine.docker.image {reference!r} is not here and could not be pulled"
         ) from error

@@ -10,13 +10,20 @@ from pydantic import Field, model_validator
 from runners.table import Table
 
 HOST_NETWORK = "host"
+REFERENCE = re.compile(
+    r"([A-Za-z0-9.-]+(:\d+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+    r"(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
+SCHEMES = ("unix://", "tcp://", "ssh://", "http://", "https://", "npipe://")
+VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 SIZE = re.compile(r"\d+[bkmg]?", re.IGNORECASE)
 # What the tuner says itself when it makes a container.
 OUR_OPTIONS = (
     *("auto_remove", "command", "detach", "device_requests", "environment", "image", "init"),
-    *("ipc_mode", "labels", "log_config", "mem_limit", "mounts", "name", "network"),
-    *("network_mode", "ports", "publish_all_ports", "remove", "shm_size", "stdin_open", "tty"),
-    *("volumes",),
+    *("ipc_mode", "labels", "log_config", "mem_limit", "memswap_limit", "mounts", "name"),
+    *("network", "network_mode", "ports", "publish_all_ports", "remove", "restart_policy"),
+    *("shm_size", "stdin_open", "tty", "volumes"),
 )
 
 
@@ -45,8 +52,7 @@ class DockerTable(Table):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for text in self.mounts:
-            _mount(text)
+        _check_names(self)
         for name in ("shm_size", "memory"):
             size = getattr(self, name)
             if size is not None and not SIZE.fullmatch(size):
@@ -69,10 +75,36 @@ class DockerTable(Table):
         """Return the mounts, their sources absolute."""
         return tuple(map(_mount, self.mounts))
 
+    def with_absolute_mounts(self) -> Self:
+        """Return the same for another working directory."""
+        modes = {True: ":ro", False: ""}
+        mounts = (f"{m.source}:{m.target}{modes[m.read_only]}" for m in self.all_mounts())
+        return self.model_copy(update={"mounts": tuple(mounts)})
+
     def on_this_machine(self, inside: str) -> Path | None:
         """Return where the file *inside* the container lies here, None when no mount has it."""
         found = list(_sources(self.all_mounts(), PurePosixPath(inside)))
         return found[-1] if found else None
+
+
+def _check_names(table: DockerTable) -> None:
+    if not REFERENCE.fullmatch(table.image):
+        raise ValueError(
+            "image must be written NAME:TAG or NAME@sha256: and 64 hexadecimal digits, as "
+            f"'docker pull' takes it, found {table.image!r}"
+        )
+    if table.host is not None and not table.host.startswith(SCHEMES):
+        raise ValueError(
+            "host must be an address such as 'unix:///var/run/docker.sock' or "
+            f"'tcp://127.0.0.1:2375', found {table.host!r}"
+        )
+    targets = [str(PurePosixPath(_mount(text).target)) for text in table.mounts]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise ValueError(f"two mounts must not go to one place, found two at {target}")
+    for name in table.inherit:
+        if not VARIABLE.fullmatch(name):
+            raise ValueError(f"inherit must hold names of variables, found {name!r}")
 
 
 def _sources(mounts: tuple[Mount, ...], inside: PurePosixPath) -> Iterator[Path]:

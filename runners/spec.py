@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from runners.docker_table import DockerTable
+from runners.docker_table import VARIABLE, DockerTable
 from runners.redaction import is_secret
 from runners.table import Table
 from search_spaces.flag_values import fixed_value
@@ -48,10 +48,13 @@ class EngineSpec(Table):
     def _check(self) -> Self:
         if problems := wrong_names(self.flags):
             raise ValueError("; ".join(problems))
+        for name in (name for name in self.env if not VARIABLE.fullmatch(name)):
+            raise ValueError(f"env must hold names of variables, found {name!r}")
         for name in filter(is_secret, self.env):
             raise ValueError(
                 f"env.{name}: a study file must hold no secrets, found one by its name; set it in "
-                "your shell, from which the engine inherits it"
+                "your shell, from which the engine inherits it (in a container: what "
+                "engine.docker.inherit names)"
             )
         if (self.launcher == "docker") != (self.docker is not None):
             raise ValueError(

@@ -29,7 +29,7 @@ from runners import (
     process_table,
 )
 from runners.cause import Cause
-from runners.container_check import container_problems, pinned
+from runners.container_check import container_problems, creation_problem, pinned
 from runners.container_plan import LAUNCH_LABEL, STUDY_LABEL
 from runners.container_probe import packages_inside
 from runners.docker_table import DockerTable
@@ -362,6 +362,34 @@ def test_what_can_be_known_beforehand_is_said_beforehand(docker_host: str, image
     assert not list(container_problems(DockerTable(image=image, host=docker_host)))
 
 
+UNMADE: dict[str, dict[str, Any]] = {
+    "destination can't be '/'": {"mounts": ("/etc:/",)},
+    "Minimum memory limit": {"memory": "1m"},
+    "unknown capability": {"options": {"cap_add": ["FLYING"]}},
+    "Privileged of type bool": {"options": {"privileged": "yes"}},
+    "object is not iterable": {"options": {"devices": 5}},
+}
+
+
+@pytest.mark.parametrize(("said", "table"), UNMADE.items(), ids=UNMADE)
+def test_a_container_that_cannot_be_made_is_refused_beforehand(
+    docker_host: str, image: str, tmp_path: Path, said: str, table: dict[str, Any]
+) -> None:
+    """The Docker Engine is asked to make it, which starts nothing and leaves nothing."""
+    before = _docker(docker_host, "ps", "--all", "--quiet")
+    spec = _spec(tmp_path, DockerTable(**{"image": image, "host": docker_host, **table}))
+    problem = creation_problem(spec.engine)
+    assert problem is not None
+    assert said in problem
+    assert _docker(docker_host, "ps", "--all", "--quiet") == before
+
+
+def test_a_network_nobody_made_is_refused_beforehand(docker_host: str, image: str) -> None:
+    """A network's name is looked up before anything starts."""
+    table = DockerTable(image=image, host=docker_host, network="no-such")
+    assert "found 'no-such'" in next(container_problems(table))
+
+
 def test_the_packages_of_an_image_are_recorded(docker_host: str, image: str) -> None:
     """The environment of a study holds the image's digest, Python and packages."""
     engine = EngineSpec(
@@ -461,6 +489,18 @@ def _study(folder: Path, image: str, host: str) -> Path:
     text = text.replace("launches = 7", "launches = 3")
     study.write_text(text.replace('schedule_policy = ["fcfs", "lpm"]\n', ""))
     return study
+
+
+def test_what_only_a_start_shows_is_bad_input_too(
+    tmp_path: Path, docker_host: str, image: str
+) -> None:
+    """What the Docker Engine refuses at the start ends `tune` before a launch, in a sentence."""
+    study = _study(tmp_path, image, docker_host)
+    study.write_text(study.read_text().replace("[engine.docker]", '[engine.docker]\nipc = "odd"'))
+    ran = tuner(tmp_path, "tune", "study.toml")
+    assert ran.code == 2, ran.err
+    assert "engine.docker: the container could not be started: Invalid IPC mode" in ran.err
+    assert "Traceback" not in ran.err
 
 
 @pytest.mark.slow

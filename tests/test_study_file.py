@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from runners import EngineSpec
+from runners.docker_table import DockerTable
 from search_spaces import Choice, FloatRange, IntRange
 from tuner.bad_input import BadInputError
 from tuner.study_file import StudyFile, load_study_file
@@ -111,6 +112,57 @@ def test_policies_are_compared_at_a_setting_that_may_be_launched(
     at = file.stages()[0].at["max_running_requests"]
 
     assert at in file.space()["max_running_requests"]
+
+
+IN_A_CONTAINER = """hardware = "A100-80G"
+launcher = "docker"
+[engine.docker]
+"""
+NOT_A_CONTAINER = {
+    "image = 'my image:1'": "found 'my image:1'",
+    "image = 'e@sha256:abc'": "64 hexadecimal digits",
+    "image = 'https://hub.docker.com/r/e'": "as 'docker pull' takes it",
+    "image = 'e'\nhost = '/run/docker.sock'": "host must be an address such as 'unix://",
+    "image = 'e'\nmounts = ['/a:/m', '/b:/m/']": "two mounts must not go to one place",
+    "image = 'e'\ninherit = ['A=B']": "inherit must hold names of variables",
+    "image = 'e'\noptions = { restart_policy = { Name = 'always' } }": "options.restart_policy",
+}
+
+
+@pytest.mark.parametrize(("table", "says"), NOT_A_CONTAINER.items())
+def test_a_mistake_about_the_container_gets_a_sentence(
+    tmp_path: Path, table: str, says: str
+) -> None:
+    """What no Docker Engine could take is refused by the file alone."""
+    with pytest.raises(BadInputError, match=r"engine\.docker") as caught:
+        load(tmp_path, STUDY.replace('hardware = "A100-80G"\n', f"{IN_A_CONTAINER}{table}\n"))
+
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "e",
+        "lmsysorg/sglang:v0.5.23",
+        "127.0.0.1:5000/a/b-c__d.e:X_1",
+        "localhost/e@sha256:" + "0" * 64,
+        "sha256:" + "a" * 64,
+    ],
+)
+def test_every_way_to_name_an_image_is_taken(image: str) -> None:
+    """Registries with ports, paths, tags, digests and the ids of images built here."""
+    assert DockerTable(image=image).image == image
+
+
+def test_mounts_keep_their_place_in_another_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A launch runs elsewhere; what is relative is taken from where the tuner was started."""
+    monkeypatch.chdir(tmp_path)
+    table = DockerTable(image="e", mounts=("m:/m:ro", "./n:/n")).with_absolute_mounts()
+    assert table.mounts == (f"{tmp_path}/m:/m:ro", f"{tmp_path}/n:/n")
 
 
 def test_failed_requests_are_always_limited(tmp_path: Path) -> None:

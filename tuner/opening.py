@@ -121,8 +121,12 @@ def _environment(file: StudyFile) -> dict[str, Any]:
     image = None
     if file.engine.docker is not None:
         from runners.container_probe import packages_inside
+        from runners.errors import MachineFaultError
 
-        image = packages_inside(file.engine)
+        try:
+            image = packages_inside(resolved(file.engine))
+        except MachineFaultError as error:
+            raise BadInputError(f"engine.docker: {error}") from error
     python = interpreter_of(own_command(resolved(file.engine)))
     return snapshot(python, repository=Path(__file__).parent, image=image)
 

@@ -68,8 +68,8 @@ def problems(file: StudyFile) -> Iterator[str]:
 
 def resolved(engine: EngineSpec) -> EngineSpec:
     """Return *engine* with absolute paths: a launch runs in another working directory."""
-    if engine.docker is not None:
-        return engine  # its paths are the image's
+    if engine.docker is not None:  # its other paths are the image's
+        return engine.model_copy(update={"docker": engine.docker.with_absolute_mounts()})
     command = engine.command
     if command and "/" in command[0]:
         command = (str(Path(command[0]).expanduser().absolute()), *command[1:])
@@ -109,11 +109,13 @@ def _container_findings(file: StudyFile) -> Findings:
     """Look whether the container could be made here; the image may come later, by a pull."""
     if file.engine.docker is None or file.cluster.address != "local":
         return Findings()
-    from runners.container_check import container_notes, container_problems
+    from runners.container_check import container_notes, container_problems, creation_problem
     from runners.errors import MachineFaultError
 
     try:
         found = tuple(container_problems(file.engine.docker))
+        if not found and (refused := creation_problem(file.engine)):
+            found = (refused,)
         return Findings(problems=found, notes=tuple(container_notes(file.engine.docker)))
     except MachineFaultError as error:
         return Findings(problems=(f"engine.docker: {error}",))

@@ -17,7 +17,7 @@ from tuner.bad_input import BadInputError
 from tuner.journal import Closed, Journal, Opened, read_journal
 from tuner.leftovers import clear_up
 from tuner.loop import Loop, Watcher
-from tuner.machine_trouble import disk_trouble
+from tuner.machine_trouble import MachineTroubleError, disk_trouble
 from tuner.mlflow_pages import Pages, pages_of
 from tuner.opening import open_study
 from tuner.preflight import Findings, findings, resolved
@@ -86,7 +86,7 @@ def tune(job: Job) -> Ending:
 
     Raises:
         BadInputError: the study cannot begin or go on as asked.
-        MachineTroubleError: the disk takes no more.
+        MachineTroubleError: the disk takes no more, or an earlier run left what cannot be ended.
     """
     found = check(job.file)
     for note in (f"flags: {found.flags_checked}", *found.notes):
@@ -135,10 +135,19 @@ def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> 
             watchers=job.watchers if exporter is None else (*job.watchers, exporter),
             parallel=file.cluster.parallel,
         )
-        clear_up(file.engine, opened.study_id, job.folder.root.resolve(), job.say)
+        _clear_up(job, opened)
         loop.give_up_lost()
         stop = _launch_all(job, opened, loop, names)
         return _close(job, journal, loop, stop, exporter)
+
+
+def _clear_up(job: Job, opened: Opened) -> None:
+    from runners.errors import MachineFaultError
+
+    try:
+        clear_up(job.file.engine, opened.study_id, job.folder.root.resolve(), job.say)
+    except MachineFaultError as error:
+        raise MachineTroubleError(str(error)) from error
 
 
 def _launch_all(job: Job, opened: Opened, loop: Loop, names: tuple[str, ...]) -> Stop:
