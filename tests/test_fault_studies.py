@@ -141,7 +141,8 @@ def test_a_study_makes_of_a_fault_what_it_must(tmp_path: Path, name: str) -> Non
     ran = tuner(tmp_path, "tune", "study.toml", "--json", timeout_s=120)
 
     assert_nothing_left(tmp_path, port=port, shared_before=before)
-    ended = events(tmp_path, "finished")
+    # On a busy machine the emulated engine falls behind its clock, and is measured again.
+    ended = [e for e in events(tmp_path, "finished") if e["outcome"]["state"] != "invalid"]
     assert ran.code == case.code, (ran.err, ended)
     assert "Traceback" not in ran.err
     assert ended

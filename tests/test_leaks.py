@@ -42,7 +42,7 @@ def held(folder: Path, driver: int) -> Held:
         processes=len(process_table.descendants(driver)),
         driver_descriptors=_descriptors(driver),
         worker_descriptors=_descriptors(worker),
-        shared=len(os.listdir("/dev/shm")),  # noqa: S108
+        shared=len(list(Path("/dev/shm").iterdir())),  # noqa: S108
         driver_mib=_resident_mib(driver),
     )
 

@@ -130,6 +130,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # ray has no types
         """Tell the loop; a launch that was broken off by an interruption stays untold."""
         spec = self._specs.pop(trial_id)
         if error or not result or OUTCOME not in result:
+            (spec.folder / PHASE).unlink(missing_ok=True)  # the dead worker's last word
             outcome, took_s = died(spec.folder), 0.0
             self._unfinished = (*self._unfinished, spec.folder)
         else:

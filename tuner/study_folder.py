@@ -52,6 +52,10 @@ class StudyFolder:
         except OSError:
             return "waiting for a worker"
 
+    def forget_phase(self, launch: Launch) -> None:
+        """Remove what a launch that died said it was doing."""
+        (self.launch(launch.number) / PHASE).unlink(missing_ok=True)
+
     def copy_of(self, study_file: Path) -> Path:
         """Return where the study file is kept beside what came of it."""
         return self.root / f"study{study_file.suffix or '.toml'}"

@@ -136,7 +136,7 @@ def _run(job: Job, journal: Journal, opened: Opened, names: tuple[str, ...]) -> 
             parallel=file.cluster.parallel,
         )
         _clear_up(job, opened)
-        loop.give_up_lost()
+        _give_up_lost(job, loop)
         stop = _launch_all(job, opened, loop, names)
         return _close(job, journal, loop, stop, exporter)
 
@@ -148,6 +148,13 @@ def _clear_up(job: Job, opened: Opened) -> None:
         clear_up(job.file.engine, opened.study_id, job.folder.root.resolve(), job.say)
     except MachineFaultError as error:
         raise MachineTroubleError(str(error)) from error
+
+
+def _give_up_lost(job: Job, loop: Loop) -> None:
+    """Count the launches that were on their way when their tuner or Ray died as lost."""
+    for launch in loop.study.pending:
+        job.folder.forget_phase(launch)
+    loop.give_up_lost()
 
 
 def _launch_all(job: Job, opened: Opened, loop: Loop, names: tuple[str, ...]) -> Stop:
@@ -167,7 +174,7 @@ def _launch_all(job: Job, opened: Opened, loop: Loop, names: tuple[str, ...]) ->
             patience_s=engine.stop_grace_s + 15,
         )
     except ClusterError as error:
-        loop.give_up_lost()
+        _give_up_lost(job, loop)
         return Stop(str(error), fault=True)
     return _stopped(loop)
 
