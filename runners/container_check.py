@@ -6,8 +6,8 @@ from pathlib import Path
 
 from runners.container_plan import plan_for
 from runners.docker_containers import (
+    brief,
     connected,
-    created,
     ensured_image,
     has_network,
     image_here,
@@ -60,7 +60,7 @@ def creation_problem(engine: EngineSpec) -> str | None:
         if image_here(client, table.image) is None:
             return None
         try:
-            removed(created(client, plan, os.environ), 0)
+            removed(brief(client, plan, os.environ), 0)
         except MachineFaultError as error:
             return f"engine.docker: {error}"
     return None

@@ -4,9 +4,12 @@ Every call that the engine does not answer as it should comes back as a `Machine
 text says what to do about it: a container engine's trouble says nothing about a setting.
 """
 
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runners.container_plan import ALL_GPUS, LOOPBACK, ContainerPlan
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 CALL_LIMIT_S = 60.0
+BRIEF_LABEL = "sgl-tuner.asked-by"  # machine and process that made it, to ask the image
 LOG_LIMITS = {"max-size": "16m", "max-file": "2"}  # the engine keeps a copy, for `docker logs`
 
 
@@ -177,6 +181,20 @@ def removed(container: "Container", grace_s: float) -> None:
         raise trouble(error, f"the container {container.name} could not be removed") from error
 
 
+def brief(client: "DockerClient", plan: ContainerPlan, environment: Mapping[str, str]) -> Any:
+    """Return a new container that its maker removes in a moment, or the next one once it is dead.
+
+    Raises:
+        MachineFaultError: it cannot be made.
+    """
+    machine, mine = socket.gethostname(), f"{socket.gethostname()} {os.getpid()}"
+    for container in _labelled(client, BRIEF_LABEL):
+        where, _, pid = str(container.labels.get(BRIEF_LABEL)).rpartition(" ")
+        if where == machine and not Path("/proc", pid).exists():
+            removed(container, 0)
+    return created(client, replace(plan, labels={**plan.labels, BRIEF_LABEL: mine}), environment)
+
+
 def run_once(
     client: "DockerClient", plan: ContainerPlan, environment: Mapping[str, str], limit_s: float
 ) -> tuple[int, str]:
@@ -187,7 +205,8 @@ def run_once(
     """
     first, *rest = plan.command
     options = {**plan.options, "entrypoint": [first]}
-    container = created(client, replace(plan, command=tuple(rest), options=options), environment)
+    asking = replace(plan, command=tuple(rest), options=options)
+    container = brief(client, asking, environment)
     try:
         started(container)
         code = int(container.wait(timeout=limit_s)["StatusCode"])
@@ -225,7 +244,7 @@ def swept(host: str | None, label: str, value: str) -> list[str]:
         MachineFaultError: the engine does not answer, or cannot remove one.
     """
     with connected(host) as client:
-        found = _labelled(client, label, value)
+        found = _labelled(client, f"{label}={value}")
         for container in found:
             removed(container, 0)
         return [str(container.name) for container in found]
@@ -242,8 +261,8 @@ def _failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
     return (DockerException, OSError, HTTPError, *more)
 
 
-def _labelled(client: "DockerClient", label: str, value: str) -> list[Any]:
-    wanted = {"label": f"{label}={value}"}
+def _labelled(client: "DockerClient", label: str) -> list[Any]:
+    wanted = {"label": label}
     try:
         return list(client.containers.list(all=True, filters=wanted, ignore_removed=True))
     except _failures() as error:

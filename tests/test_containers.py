@@ -474,6 +474,24 @@ def test_containers_of_a_dead_driver_are_swept_by_label(docker_host: str, image:
         _docker(docker_host, "rm", "--force", ids[1])
 
 
+def test_a_question_whose_asker_was_shot_is_removed_by_the_next(
+    docker_host: str, image: str, tmp_path: Path
+) -> None:
+    """Containers that only ask the image something name their process; those of the dead go."""
+    label = f"{docker_containers.BRIEF_LABEL}={os.uname().nodename}"
+    create = ("create", "--label")
+    dead = _docker(docker_host, *create, f"{label} 99999999", image, "true").strip()
+    alive = _docker(docker_host, *create, f"{label} {os.getppid()}", image, "true").strip()
+    try:
+        spec = _spec(tmp_path, DockerTable(image=image, host=docker_host))
+        assert creation_problem(spec.engine) is None
+        left = _docker(docker_host, "ps", "--all", "--quiet", "--no-trunc")
+        assert dead not in left
+        assert alive in left
+    finally:
+        _docker(docker_host, "rm", "--force", alive)
+
+
 DOCKER_STUDY = """launcher = "docker"
 stop_grace_s = 5.0
 [engine.docker]
