@@ -1,7 +1,12 @@
-"""The processes of a Ray that we started: their death is noticed, and none of them outlives us."""
+"""The processes of a Ray that we started: their death is noticed, and none of them outlives us.
+
+Run as `python -m tuner.our_ray STUDY_FOLDER`, it waits for the end of its standard input, which
+comes however the tuner dies, and then ends what is left of that Ray: its agents would stay.
+"""
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -33,12 +38,26 @@ def marked(folder: Path) -> Iterator[None]:
         MachineFaultError: a process of it cannot be killed.
     """
     sweep(folder)
-    os.environ.update({MARK: str(folder), KEEP_MARKS: "1"})
-    try:
-        yield
-    finally:
-        del os.environ[MARK], os.environ[KEEP_MARKS]
-        sweep(folder)
+    with _heir(folder):
+        os.environ.update({MARK: str(folder), KEEP_MARKS: "1"})
+        try:
+            yield
+        finally:
+            del os.environ[MARK], os.environ[KEEP_MARKS]
+            sweep(folder)
+
+
+@contextmanager
+def _heir(folder: Path) -> Iterator[None]:
+    """Keep a process that sweeps when we no longer can."""
+    command = [sys.executable, "-m", __name__, str(folder)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for us
+    ):
+        yield  # leaving closes its standard input and waits for it
 
 
 def sweep(folder: Path) -> list[int]:
@@ -88,3 +107,8 @@ def _insist(over: threading.Event) -> None:
         except MachineFaultError as error:
             print(error, file=sys.stderr, flush=True)  # noqa: T201
         os._exit(STOPPED)
+
+
+if __name__ == "__main__":
+    sys.stdin.read()
+    sweep(Path(sys.argv[1]))
