@@ -133,11 +133,13 @@ class LiveEngine:
                     f"{expected!r}, found {info.get(field)!r}",
                     cause=Cause.PORT,
                 )
-        _check_command(info.get("launch_command"), self._spec.model, self._port)
+        check_command(info.get("launch_command"), self._spec.model, self._port)
         return info
 
     def blame(self, error: RunnerError | httpx.HTTPError) -> RunnerError:
         """Return what is really behind *error*: the engine's death, when it died."""
+        if isinstance(error, RunnerError) and self._dying_since is not None:
+            return error  # it hangs as it dies, and has been diagnosed
         deadline = time.monotonic() + LAST_WORDS_S
         while time.monotonic() < deadline:
             if (code := self._process.exit_code()) is not None:
@@ -203,7 +205,7 @@ class LiveEngine:
         )
 
 
-def _check_command(command: object, model: str, port: int) -> None:
+def check_command(command: object, model: str, port: int) -> None:
     """Check the words a server says it was started with; one that does not say passes."""
     if not isinstance(command, str | list | tuple):
         return

@@ -20,8 +20,8 @@ class LogReader:
 
         A progress bar's carriage return ends a line, too.
         """
-        data = self._rest + self._more()
-        done, newline, self._rest = _split(data)
+        more = self._more()
+        done, newline, self._rest = _split(self._rest + more)
         if len(self._rest) > MOST_BYTES:
             self._rest = self._rest[:LONGEST_LINE]
         if not newline:

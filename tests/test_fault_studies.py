@@ -88,6 +88,14 @@ CASES = {
         reason="died under load: AcceleratorError",
         cause=Cause.CRASH,
     ),
+    "hang_dying": Case(
+        faults=("hang_dying:requests=12",),
+        code=INFEASIBLE,
+        state="rejected",
+        reason="died under load: AcceleratorError",
+        cause=Cause.CRASH,
+        longest_s=15.0,
+    ),
     "oom_at_concurrency": Case(
         faults=("oom_at_concurrency:running=3",),
         code=INFEASIBLE,

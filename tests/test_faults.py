@@ -22,6 +22,7 @@ from runners import (
     listener,
     process_table,
 )
+from runners.cause import Cause
 from runners.emulated import faults
 from runners.emulated.settings import parse
 from runners.guardian import SHARED_MEMORY
@@ -83,7 +84,12 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
     path = tmp_path / "workload.jsonl"
     sha256 = write_plan(path, plan(workload, vocabulary=2000))
 
-    def look(*wanted: str, startup_timeout_s: float = 20.0, **candidate: int) -> Seen:
+    def look(
+        *wanted: str,
+        startup_timeout_s: float = 20.0,
+        startup_stall_s: float = 300.0,
+        **candidate: int,
+    ) -> Seen:
         spec = TrialSpec(
             study_id=STUDY,
             number=0,
@@ -96,6 +102,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
                 flags=tuple(word for one in wanted for word in ("--emulated-fault", one)),
                 port=listener.free_port(),
                 startup_timeout_s=startup_timeout_s,
+                startup_stall_s=startup_stall_s,
                 stop_grace_s=1.0,
             ),
             workload=workload,
@@ -162,6 +169,40 @@ def test_an_engine_that_does_not_get_ready_is_given_up(look: Look, fault: str) -
     assert isinstance(seen.outcome, Rejected)
     assert "not ready within 2 s" in seen.reason
     assert "engine.startup_timeout_s" in seen.reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("hang_dying", "crashed while it started: AcceleratorError"),
+        ("hang_dying:requests=12", "died under load: AcceleratorError"),
+    ],
+)
+def test_an_engine_that_hangs_as_it_dies_is_not_waited_for(
+    look: Look, fault: str, sentence: str
+) -> None:
+    """It announced its end and did not come to it: its log is the verdict, seconds later."""
+    seen = look(fault, startup_timeout_s=60)
+    assert isinstance(seen.outcome, Rejected)
+    assert sentence in seen.reason
+    assert seen.outcome.cause is Cause.CRASH
+    assert seen.verdict_at - seen.log.stat().st_mtime < 3 * SOON_S
+
+
+def test_a_start_that_stands_still_is_given_up_before_the_limit(look: Look) -> None:
+    """What it was doing, its last line and the field to raise are named."""
+    seen = look("hang_in_startup", startup_timeout_s=60, startup_stall_s=1)
+    assert isinstance(seen.outcome, Rejected)
+    assert seen.outcome.cause is Cause.NOT_READY
+    assert "1 s" in seen.reason
+    assert "its last line: " in seen.reason
+    assert "engine.startup_stall_s" in seen.reason
+
+
+def test_a_start_that_gets_on_slowly_is_waited_for(look: Look) -> None:
+    """A second without news is no end when the limit is a longer one."""
+    seen = look("listen_late:after=1.5", startup_stall_s=4)
+    assert seen.measured.measurement.failed_requests == 0
 
 
 @pytest.mark.parametrize(

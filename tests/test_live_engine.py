@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from runners import sglang
+from runners.cause import Cause
 from runners.engine_process import launch
 from runners.errors import MachineFaultError
-from runners.live_engine import LiveEngine
+from runners.live_engine import LiveEngine, check_command
 from runners.sglang_api import SGLangApi
 from runners.spec import EngineSpec
 from search_spaces import Candidate
@@ -42,3 +43,26 @@ def test_a_port_taken_while_the_engine_starts_is_seen(
             pytest.raises(MachineFaultError, match=rf"port {port} .*pid {os.getpid()}"),
         ):
             LiveEngine(engine, process, api, port).wait_until_ready(lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,  # an old version, which does not say
+        "sglang.launch_server --model-path m --port 20001 --tp-size 2",
+        ["--port=20001", "--model-path=m"],
+    ],
+)
+def test_a_server_that_was_started_with_our_words_is_ours(told: object) -> None:
+    """Both spellings of a flag count, and silence is no proof of the opposite."""
+    check_command(told, "m", 20001)
+
+
+@pytest.mark.parametrize(
+    "told", ["--model-path m --port 20002", "--model-path other --port 20001", "serve", []]
+)
+def test_a_server_that_was_started_with_other_words_is_not_ours(told: object) -> None:
+    """A server that says it was started for another model or port is another one."""
+    with pytest.raises(MachineFaultError, match="must be the one we started") as caught:
+        check_command(told, "m", 20001)
+    assert caught.value.cause is Cause.PORT

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, TypeVar
 
-LEAST = {"after": 0, "seconds": 0, "code": 0}  # of all other keys: 1
+LEAST = {"after": 0, "seconds": 0, "code": 0, "requests": 0}  # of all other keys: 1
 LARGEST_EXIT_CODE = 255
 
 
@@ -104,6 +104,13 @@ class CrashAtRequest(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HangDying(Fault):
+    """It says that it crashed, and hangs: as it starts, or once *requests* came."""
+
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OomAtConcurrency(Fault):
     """It runs out of memory once *running* requests run, with exit code 137."""
 
@@ -161,6 +168,7 @@ KINDS: dict[str, type[Fault]] = {
     "other_model": OtherModel,
     "leave_shared_memory": LeaveSharedMemory,
     "crash_at_request": CrashAtRequest,
+    "hang_dying": HangDying,
     "oom_at_concurrency": OomAtConcurrency,
     "eat_memory": EatMemory,
     "error_in_stream": ErrorInStream,

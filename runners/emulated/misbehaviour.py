@@ -7,6 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +30,7 @@ from runners.emulated.faults import (
     ErrorInStream,
     Fault,
     FillLog,
+    HangDying,
     HangInStartup,
     LeaveSharedMemory,
     ListenLate,
@@ -55,6 +57,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where SGLang puts it
 FILLING = "an OSError that nobody will miss, "
 MIB = 1024 * 1024
 STEPS_PER_FACTOR = 100
+LONG_S = 3600.0
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 CRASH = (
     '  File "torch/cuda/streams.py", line 227, in synchronize\n'
@@ -72,6 +75,7 @@ class Misbehaviour:
         self._requests = self._streams = self._steps = 0
         self._crash = find(faults, CrashAtRequest)
         self._oom = find(faults, OomAtConcurrency)
+        self._dying = find(faults, HangDying)
         self._leak = find(faults, SlowLeak)
         self._hunger = find(faults, EatMemory)
         self._eaten = b""
@@ -93,6 +97,9 @@ class Misbehaviour:
                 await self._pass(after)
                 raise EngineDeathError(f"ended on purpose: {fault}", code)
             case HangInStartup():
+                await self._stop.wait()
+            case HangDying(requests=0):
+                log.say(EngineDeathError(CRASH).log)
                 await self._stop.wait()
             case ListenLate(after=after):
                 await self._pass(after)
@@ -156,6 +163,9 @@ class Misbehaviour:
         self._steps += 1
         if self._crash is not None and self._requests >= self._crash.number:
             raise EngineDeathError(CRASH)
+        if self._dying is not None and 0 < self._dying.requests <= self._requests:
+            log.say(EngineDeathError(CRASH).log)
+            time.sleep(LONG_S)
         if self._oom is not None and len(result.decoded) >= self._oom.running:
             raise EngineDeathError(OOM)
         if self._hunger is not None and self._requests >= self._hunger.number:
