@@ -201,16 +201,21 @@ def shared_memory() -> set[str]:
 
 
 def assert_nothing_left(folder: Path, *, port: int, shared_before: set[str]) -> None:
-    """Look for processes, a listener, shared memory, a held lock, files of a running study."""
+    """Look for all that runs or is held, and for files of a running study."""
+    assert_nothing_held(folder, port=port, shared_before=shared_before)
     root = folder / "studies" / "small"
+    assert not (root / "stop-requested").exists()
+    assert not (root / ".ray").exists()
+    assert list(root.glob("launches/*/phase")) == []
+
+
+def assert_nothing_held(folder: Path, *, port: int, shared_before: set[str]) -> None:
+    """Look for processes, a listener, shared memory and a held lock."""
     assert engines_of(folder) == []
     assert ray_of(folder) == []
     assert listener.holder(port) is None
     assert shared_memory() <= shared_before
-    assert not (root / "stop-requested").exists()
-    assert not (root / ".ray").exists()
-    assert list(root.glob("launches/*/phase")) == []
-    with (root / "lock").open("rb") as lock:
+    with (folder / "studies" / "small" / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
