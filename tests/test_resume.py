@@ -1,5 +1,6 @@
 """A study goes on from any point, on any machine that was mended: nothing lost, nothing twice."""
 
+import errno
 import itertools
 import json
 import os
@@ -132,12 +133,20 @@ def small_disk(folder: Path, mib: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def _free(disk: Path) -> int:
+    there = os.statvfs(disk)
+    return there.f_bavail * there.f_frsize
+
+
 def fill(disk: Path, *, leave: int = 0) -> Path:
     """Fill *disk* but for *leave* bytes; return the file to be removed for room."""
     filler = disk / "filler"
-    there = os.statvfs(disk)
     with filler.open("wb") as out:
-        os.posix_fallocate(out.fileno(), 0, there.f_bavail * there.f_frsize - leave)
+        while (room := _free(disk) - leave) > 0:
+            try:
+                os.posix_fallocate(out.fileno(), out.seek(0, os.SEEK_END), room)
+            except OSError as error:  # the study took some of it meanwhile
+                assert error.errno == errno.ENOSPC  # noqa: PT017
     return filler
 
 
