@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("tests.tuner_process")
+
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 INSTALL = SCRIPTS / "install_sglang_cpu.sh"
 

@@ -25,12 +25,11 @@ from runners import (
 from runners.cause import Cause
 from runners.emulated import faults
 from runners.emulated.settings import parse
-from runners.guardian import SHARED_MEMORY
 from runners.janitor import STUDY_MARK
 from runners.spec import EngineSpec, LoadSpec, WorkloadSpec
 from runners.trial import run_trial
 from runners.workload import plan, write_plan
-from tests.tuner_process import engines_of, events, tuner, write_study
+from tests.tuner_process import abandoned_memory, engines_of, events, tuner, write_study
 
 STUDY = f"fault-test-{os.getpid()}"
 CONCURRENCY, ROUNDS = 4, 8
@@ -111,7 +110,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
             folder=tmp_path / "trial",
             environment_names=("PATH",),
         )
-        before = _shared_memory()
+        before = abandoned_memory()
         seen = Seen(run_trial(spec), spec, time.time())
         _assert_nothing_left(spec, before)
         return seen
@@ -123,11 +122,7 @@ def _assert_nothing_left(spec: TrialSpec, before: set[str]) -> None:
     assert process_table.marked(STUDY_MARK, STUDY) == []
     assert spec.engine.port is not None
     assert listener.holder(spec.engine.port) is None
-    assert _shared_memory() <= before
-
-
-def _shared_memory() -> set[str]:
-    return {file.name for file in SHARED_MEMORY.glob("sglang_loads_emulated_*")}
+    assert abandoned_memory() <= before
 
 
 # --- a verdict in words -------------------------------------------------------------------------

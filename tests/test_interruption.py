@@ -11,6 +11,7 @@ import pytest
 
 from runners import listener, process_table
 from tests.tuner_process import (
+    abandoned_memory,
     assert_nothing_held,
     assert_nothing_left,
     engines_of,
@@ -119,7 +120,7 @@ def test_a_killed_driver_takes_everything_along_and_the_study_goes_on(
     wait_until(lambda: not engines_of(tmp_path), what="the engine is gone", limit_s=GONE_S)
     wait_until(lambda: not ray_of(tmp_path), what="Ray is gone", limit_s=60)
     assert listener.holder(port) is None
-    assert shared_memory() <= before
+    assert abandoned_memory() <= before
 
     ran = tuner(tmp_path, "tune", "study.toml")
     assert ran.code == 0, ran.err
