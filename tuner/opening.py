@@ -15,6 +15,7 @@ from tuner.study_file import StudyFile
 from tuner.study_folder import StudyFolder
 
 if TYPE_CHECKING:
+    from runners import EngineSpec
     from runners.workload import PlannedRequest
 
 # What may change between two runs over one study: how much is spent, and where it is shown.
@@ -22,29 +23,40 @@ MAY_CHANGE = ("search.launches", "search.hours", "search.stages", "tracking", "c
 
 
 def open_study(
-    file: StudyFile, file_path: Path, folder: StudyFolder, *, at: str, allow_different_env: bool
+    file: StudyFile,
+    file_path: Path,
+    folder: StudyFolder,
+    *,
+    at: str,
+    allow_different_env: bool,
+    engine: "EngineSpec | None" = None,
 ) -> Opened:
     """Begin the study, or find it begun the same way.
+
+    *engine* is what will be launched, when that is not the file's: an image goes by its digest,
+    because its tag may move between our looking and its launch.
 
     Raises:
         BadInputError: what it is about has changed since it began.
     """
     opened = read_opened(folder.journal)
     if opened is None:
-        return _begin(file, file_path, folder, at)
+        return _begin(file, file_path, folder, at, engine or file.engine)
     _refuse_other_study(file, folder, opened)
     if not allow_different_env and folder.environment.exists():
-        _refuse_other_environment(file, folder)
+        _refuse_other_environment(file, folder, engine or file.engine)
     _refuse_other_requests(file, folder, opened)
     return opened
 
 
-def _begin(file: StudyFile, file_path: Path, folder: StudyFolder, at: str) -> Opened:
+def _begin(
+    file: StudyFile, file_path: Path, folder: StudyFolder, at: str, engine: "EngineSpec"
+) -> Opened:
     from runners.environment import as_text
     from runners.workload import prefix_sharing, write_plan
 
     requests = _requests(file)
-    taken = _environment(file)
+    taken = _environment(file, engine)
     folder.environment.write_text(json.dumps(taken, indent=1, default=str))
     folder.environment_text.write_text(as_text(taken))
     copy = folder.copy_of(file_path)
@@ -83,7 +95,7 @@ def _refuse_other_study(file: StudyFile, folder: StudyFolder, opened: Opened) ->
         )
 
 
-def _refuse_other_environment(file: StudyFile, folder: StudyFolder) -> None:
+def _refuse_other_environment(file: StudyFile, folder: StudyFolder, engine: "EngineSpec") -> None:
     from runners.environment import differences
 
     try:
@@ -93,7 +105,7 @@ def _refuse_other_environment(file: StudyFile, folder: StudyFolder) -> None:
             f"{folder.environment} must say what the study began in, found no JSON ({error}); "
             "go on with --allow-different-env if you are sure that it is the same"
         ) from error
-    if found := differences(began_in, _environment(file)):
+    if found := differences(began_in, _environment(file, engine)):
         raise BadInputError(
             "trials of one study must have run in one environment, found differences since it "
             f"began: {'; '.join(found)}. Begin a new study, or go on with --allow-different-env"
@@ -114,7 +126,7 @@ def _refuse_other_requests(file: StudyFile, folder: StudyFolder, opened: Opened)
         )
 
 
-def _environment(file: StudyFile) -> dict[str, Any]:
+def _environment(file: StudyFile, engine: "EngineSpec") -> dict[str, Any]:
     from runners.environment import interpreter_of, snapshot
     from runners.sglang import own_command
 
@@ -124,7 +136,8 @@ def _environment(file: StudyFile) -> dict[str, Any]:
         from runners.errors import MachineFaultError
 
         try:
-            image = packages_inside(resolved(file.engine))
+            image = packages_inside(resolved(engine))
+            image["image"]["reference"] = file.engine.docker.image
         except MachineFaultError as error:
             raise BadInputError(f"engine.docker: {error}") from error
     python = interpreter_of(own_command(resolved(file.engine)))

@@ -101,6 +101,7 @@ def tune(job: Job) -> Ending:
             job.folder,
             at=now(),
             allow_different_env=job.allow_different_env,
+            engine=engine,
         )
         with Journal(job.folder.journal) as journal:
             return _run(replace(job, engine=engine), journal, opened, names)
