@@ -31,6 +31,8 @@ class LogReader:
     def _more(self) -> bytes:
         with self._path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
+            if size < self._at:  # somebody cut the file: it begins anew
+                self._at, self._rest = 0, b""
             start = max(self._at, size - MOST_BYTES)
             if start > self._at:
                 self._rest = b""  # its end was left out

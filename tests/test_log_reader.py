@@ -30,3 +30,13 @@ def test_a_burst_costs_no_more_than_its_end(tmp_path: Path) -> None:
     assert not any("begun" in line for line in lines)
     assert sum(map(len, lines)) < 1024**2
     assert reader.new_lines() == []
+
+
+def test_a_log_that_was_cut_begins_anew(tmp_path: Path) -> None:
+    """What was printed into a truncated file is read from its start; half a line is forgotten."""
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\nhal")
+    reader = LogReader(path)
+    assert reader.new_lines() == ["one", "two"]
+    path.write_text("x\n")
+    assert reader.new_lines() == ["x"]
