@@ -17,6 +17,7 @@ RAY = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours stops the launch cleanly
     "TUNE_MAX_PENDING_TRIALS_PG": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # else engine and load client inherit a nice of 15
 }
 # Where Ray does not expect other nodes to join, all of its ports are on the loopback interface;
 # the variable is named after the systems on which that is the default.
