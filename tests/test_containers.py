@@ -594,16 +594,22 @@ def test_the_real_sglang_runs_in_a_container(
     assert 2 <= effective[1]["max_running_requests"] <= 4 < effective[0]["max_running_requests"]
 
 
-@pytest.mark.slow
-def test_a_killed_driver_leaves_no_container(tmp_path: Path, docker_host: str, image: str) -> None:
-    """SIGKILL of the tuner under load: its guardian stops the container by itself."""
-    _study(tmp_path, image, docker_host)
-    process = start(tmp_path, "tune", "study.toml")
-    launches = tmp_path / "studies" / "small" / "launches"
+def _under_load(folder: Path, image: str, host: str) -> "subprocess.Popen[bytes]":
+    """Start a study in containers, and wait until one of its launches measures."""
+    _study(folder, image, host)
+    process = start(folder, "tune", "study.toml")
+    launches = folder / "studies" / "small" / "launches"
     wait_until(
         lambda: any("measuring" in f.read_text() for f in launches.glob("*/phase")),
         what="a launch measures",
     )
+    return process
+
+
+@pytest.mark.slow
+def test_a_killed_driver_leaves_no_container(tmp_path: Path, docker_host: str, image: str) -> None:
+    """SIGKILL of the tuner under load: its guardian stops the container by itself."""
+    process = _under_load(tmp_path, image, docker_host)
     (opened,) = events(tmp_path, "opened")
     mine = f"label={STUDY_LABEL}={opened['study_id']}"
     assert len(_containers(docker_host, mine)) == 1
@@ -617,13 +623,7 @@ def test_a_container_whose_keeper_was_shot_is_swept_at_the_next_start(
     tmp_path: Path, docker_host: str, image: str
 ) -> None:
     """When all that could stop it is shot at once, the next run of the study removes it."""
-    _study(tmp_path, image, docker_host)
-    process = start(tmp_path, "tune", "study.toml")
-    launches = tmp_path / "studies" / "small" / "launches"
-    wait_until(
-        lambda: any("measuring" in f.read_text() for f in launches.glob("*/phase")),
-        what="a launch measures",
-    )
+    process = _under_load(tmp_path, image, docker_host)
     (opened,) = events(tmp_path, "opened")
     keepers = process_table.marked(STUDY_MARK, opened["study_id"])
     for pid in (process.pid, *process_table.descendants(process.pid), *keepers):

@@ -5,8 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from runners.engine_process import launch
 from runners.errors import MachineFaultError
 from runners.spec import EngineSpec
 from search_spaces import Candidate
+from tests.tuner_process import until
 
 SHOW = "import os\nprint(sorted(os.environ), flush=True)\nimport time\ntime.sleep(600)"
 ORPHAN = """
@@ -31,15 +30,6 @@ while True: time.sleep(1)
 
 def _python(script: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", script]
-
-
-def _until(true: Callable[[], bool], limit_s: float = 15.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_leaves_nothing_running_when_the_block_fails(tmp_path: Path) -> None:
@@ -63,8 +53,8 @@ def test_an_orphan_outlives_its_parent_but_not_the_launch(tmp_path: Path) -> Non
     """The end of the main process is seen; a deaf orphan in its own session still goes."""
     log = tmp_path / "log"
     with launch(_python(ORPHAN), env={}, log_path=log, grace_s=0.2, study_id="s") as engine:
-        assert _until(lambda: engine.exit_code() == 0)
-        assert _until(lambda: "orphan" in engine.log_tail())
+        assert until(lambda: engine.exit_code() == 0)
+        assert until(lambda: "orphan" in engine.log_tail())
         orphan = int(engine.log_tail().split()[1])
     assert not process_table.alive(orphan)
 
@@ -74,7 +64,7 @@ def test_an_engine_that_ends_at_once_is_seen_to_end(tmp_path: Path) -> None:
     for number in range(8):
         log = tmp_path / str(number)
         with launch(["false"], env={}, log_path=log, grace_s=1, study_id="s") as engine:
-            assert _until(lambda: engine.exit_code() == 1, limit_s=5)
+            assert until(lambda: engine.exit_code() == 1, limit_s=5)
 
 
 def test_a_killed_guardian_counts_as_a_killed_engine(tmp_path: Path) -> None:
@@ -86,8 +76,8 @@ def test_a_killed_guardian_counts_as_a_killed_engine(tmp_path: Path) -> None:
         guardian = process_table.parent(engine.pid)
         assert guardian is not None
         os.kill(guardian, signal.SIGKILL)
-        assert _until(lambda: engine.exit_code() == -signal.SIGKILL)
-        assert _until(lambda: not process_table.alive(engine.pid))
+        assert until(lambda: engine.exit_code() == -signal.SIGKILL)
+        assert until(lambda: not process_table.alive(engine.pid))
 
 
 def test_a_command_that_cannot_run_is_a_lasting_fault(tmp_path: Path) -> None:
@@ -114,7 +104,7 @@ def test_the_engine_sees_only_the_environment_it_was_given(tmp_path: Path) -> No
     with launch(
         _python(SHOW), env=env, log_path=tmp_path / "log", grace_s=1, study_id="s"
     ) as process:
-        assert _until(lambda: "]" in process.log_tail())
+        assert until(lambda: "]" in process.log_tail())
         seen = set(eval(process.log_tail()))  # noqa: S307  # our own script's list
     assert seen - set(env) - {"LC_CTYPE"} == {"SPT_NOENV", "TUNER_STUDY", "TUNER_LAUNCH"}
 

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +13,7 @@ from typing import IO, Any
 import pytest
 
 from runners import guardian, process_table
+from tests.tuner_process import until
 
 # A grandchild that leaves the session, is orphaned, and does not listen to SIGTERM.
 DEAF_ORPHAN = """
@@ -39,15 +39,6 @@ time.sleep(600)
 
 def _python(script: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", script]
-
-
-def _until(true: Callable[[], bool], limit_s: float = 15.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _gone(*pids: int) -> bool:
@@ -80,7 +71,7 @@ def test_ends_a_deaf_orphan_and_closes_its_pipe_only_then(tmp_path: Path) -> Non
     log = tmp_path / "log"
     with _guarded(_python(DEAF_ORPHAN), log, grace_s=0.2) as process:
         first = _line(process.stdout)
-        assert _until(lambda: _said_in(log, "orphan"))
+        assert until(lambda: _said_in(log, "orphan"))
         orphan = int(log.read_text().split()[1])
         assert not _gone(orphan)
         assert process.stdin is not None
@@ -108,7 +99,7 @@ def test_the_engine_does_not_hold_the_guardians_pipes(tmp_path: Path) -> None:
     """The engine has nothing of its caller's open but its log: the ends of pipes are ours."""
     with _guarded(_python(SLEEPER), tmp_path / "log") as process:
         child = _line(process.stdout)["child"]
-        assert _until(lambda: _said_in(tmp_path / "log", "up"))
+        assert until(lambda: _said_in(tmp_path / "log", "up"))
         files = set(process_table.open_files(child))
         assert files == {os.devnull, str(tmp_path / "log")}
 
@@ -120,7 +111,7 @@ def test_a_sigkill_of_either_takes_the_engine_along(tmp_path: Path, victim: str)
     with subprocess.Popen([*_python(CALLER), *words], stdout=subprocess.PIPE) as caller:
         first = _line(caller.stdout)
         os.kill(caller.pid if victim == "caller" else first["guardian"], signal.SIGKILL)
-        assert _until(lambda: _gone(first["child"], first["guardian"]))
+        assert until(lambda: _gone(first["child"], first["guardian"]))
         caller.kill()
 
 
@@ -130,7 +121,7 @@ def test_sigterm_to_the_guardian_stops_the_engine(tmp_path: Path) -> None:
         first = _line(process.stdout)
         os.kill(first["guardian"], signal.SIGTERM)
         assert _line(process.stdout) == {"exit": -signal.SIGTERM}
-        assert _until(lambda: _gone(first["guardian"]))
+        assert until(lambda: _gone(first["guardian"]))
 
 
 def test_removes_the_shared_memory_of_a_killed_engine(tmp_path: Path) -> None:
@@ -142,7 +133,7 @@ def test_removes_the_shared_memory_of_a_killed_engine(tmp_path: Path) -> None:
         with _guarded(_python(script), tmp_path / "log", grace_s=0) as process:
             assert process.stdin is not None
             assert process.stdout is not None
-            assert _until(lambda: _said_in(tmp_path / "log", "up"))
+            assert until(lambda: _said_in(tmp_path / "log", "up"))
             process.stdin.close()
             process.stdout.read()
         assert not ours.exists()

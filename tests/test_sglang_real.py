@@ -6,8 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from runners.spec import EngineSpec, LoadSpec, WorkloadSpec
 from runners.trial import run_trial
 from runners.workload import plan, write_plan
 from search_spaces import Candidate, Value
+from tests.tuner_process import until
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
@@ -103,17 +102,8 @@ def _shared_memory() -> set[Path]:
     return {Path(file) for file in files if file.startswith("/dev/shm/sglang_")}  # noqa: S108
 
 
-def _until(true: Callable[[], bool], limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
-
-
 def _end(process: EngineProcess, limit_s: float = 240.0) -> Ending:
-    assert _until(lambda: process.exit_code() is not None, limit_s)
+    assert until(lambda: process.exit_code() is not None, limit_s)
     code = process.exit_code()
     assert code is not None
     return Ending(exit_code=code, log=process.log_tail())
@@ -220,6 +210,6 @@ def test_kill_9_of_the_worker_under_load_leaves_no_engine(
         assert len(_left()) >= 4  # guardian, server, scheduler, detokenizer
         shared = _shared_memory()
         os.kill(worker.pid, signal.SIGKILL)
-        assert _until(lambda: _left() == [], engine.stop_grace_s + 20)
+        assert until(lambda: _left() == [], engine.stop_grace_s + 20)
     assert shared
     assert not any(file.exists() for file in shared)

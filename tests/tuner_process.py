@@ -166,12 +166,19 @@ def phase(folder: Path, number: int) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def wait_until(holds: Callable[[], bool], *, what: str, limit_s: float = 90) -> None:
-    """Wait for something to become true."""
+def until(holds: Callable[[], bool], limit_s: float = 15.0) -> bool:
+    """Wait for something to become true; return whether it did in time."""
     end = time.monotonic() + limit_s
     while not holds():
-        assert time.monotonic() < end, f"still not so after {limit_s} s: {what}"
+        if time.monotonic() > end:
+            return False
         time.sleep(0.02)
+    return True
+
+
+def wait_until(holds: Callable[[], bool], *, what: str, limit_s: float = 90) -> None:
+    """Wait for something that must become true."""
+    assert until(holds, limit_s), f"still not so after {limit_s} s: {what}"
 
 
 def engines_of(folder: Path) -> list[int]:
